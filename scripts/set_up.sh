@@ -47,6 +47,11 @@ pip_install=".venv/bin/python -m pip install --quiet --disable-pip-version-check
 
 # torch first and by its exact version: asked for a range, pip takes the newest, which may be a
 # build of several gigabytes for another kind of machine.
-torch=$(sed -n 's/^ *"\(torch==[^"]*\)",$/\1/p' pyproject.toml)
-step "installing $torch (a large download, the slowest step)" $pip_install "$torch"
+torch=$(sed -n 's/^ *"torch==\([^"]*\)",$/\1/p' pyproject.toml)
+if ! .venv/bin/python -c '
+import sys
+from importlib.metadata import version
+sys.exit(version("torch").partition("+")[0] != sys.argv[1])' "$torch" >/dev/null 2>&1; then
+    step "installing torch $torch (a large download, the slowest step)" $pip_install "torch==$torch"
+fi
 step "installing paceline[$extras]" $pip_install --editable ".[$extras]"

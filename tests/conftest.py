@@ -1,0 +1,18 @@
+"""Settings for every test: offline, reproducible, and light on the machine."""
+
+import os
+
+# Before anything imports huggingface_hub, which reads it once: no test may reach for a hub.
+os.environ["HF_HUB_OFFLINE"] = "1"
+
+import torch
+from hypothesis import settings
+
+# The same examples in every run, and no deadline: a busy machine must not fail a test.
+# `--hypothesis-profile=explore` looks further, with fresh examples.
+settings.register_profile("paceline", deadline=None, derandomize=True)
+settings.register_profile("explore", deadline=None, max_examples=2000, print_blob=True)
+settings.load_profile("paceline")
+
+# Tiny models gain nothing from more threads and lose much to their start-up.
+torch.set_num_threads(min(2, torch.get_num_threads()))
