@@ -1,0 +1,1 @@
+"""Controllers: how far to draft."""

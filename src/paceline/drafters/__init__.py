@@ -1,0 +1,1 @@
+"""Drafters: one method, one file."""

@@ -1,0 +1,115 @@
+"""Prompt lookup: copy what followed the last tokens when they came before.
+
+Source: Saxena 2023 (prompt lookup decoding); with references, inference with reference (LLMA,
+Yang et al. 2304.04487). The lookup is an index, so that a step costs O(1) rather than a scan.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+from paceline.errors import InvalidInput
+from paceline.math.noise import Noise
+from paceline.protocols import Warp
+from paceline.types import Budget, Committed, Draft, TargetInfo, require_int
+
+
+@dataclass(frozen=True, slots=True)
+class NgramDrafter:
+    """Draft what followed an earlier occurrence of the last n tokens.
+
+    The longest n is tried first. Prompt and answer are searched before the references. The draft
+    is a point mass, so it is exact under every rule, and it needs no model.
+
+    Args:
+        max_ngram: the longest n that is looked up.
+        min_ngram: the shortest.
+        match: "newest" or "oldest" earlier occurrence.
+        references: token sequences to look in besides, documents the answer may quote, say.
+
+    Raises:
+        InvalidInput: a setting outside its range.
+    """
+
+    name: ClassVar[str] = "ngram"
+    needs: ClassVar[frozenset[str]] = frozenset()
+
+    max_ngram: int = 3
+    min_ngram: int = 1
+    match: Literal["newest", "oldest"] = "newest"
+    references: tuple[tuple[int, ...], ...] = ()
+
+    def __post_init__(self) -> None:
+        require_int("min_ngram", self.min_ngram, low=1)
+        require_int("max_ngram", self.max_ngram, low=self.min_ngram)
+        if self.match not in ("newest", "oldest"):
+            raise InvalidInput(f"match must be 'newest' or 'oldest'; it is {self.match!r}")
+        object.__setattr__(self, "references", tuple(tuple(r) for r in self.references))
+
+    def open(self, target: TargetInfo, capacity: int) -> NgramSession:
+        """See `protocols.Drafter.open`."""
+        return NgramSession(self)
+
+
+class NgramIndex:
+    """Where each n-gram was last (or first) followed by a token. Memory: one entry an n-gram.
+
+    Args:
+        min_n, max_n: the lengths that are indexed.
+        newest: keep the last occurrence rather than the first.
+    """
+
+    def __init__(self, min_n: int, max_n: int, *, newest: bool) -> None:
+        self.tokens: list[int] = []
+        self._min_n, self._max_n, self._newest = min_n, max_n, newest
+        self._after: dict[tuple[int, ...], int] = {}
+
+    def extend(self, tokens: Sequence[int]) -> None:
+        """Append tokens. An n-gram enters the index when the token behind it is known."""
+        old = len(self.tokens)
+        self.tokens += tokens
+        for position in range(max(old, 1), len(self.tokens)):
+            for n in range(self._min_n, min(self._max_n, position) + 1):
+                gram = tuple(self.tokens[position - n : position])
+                if self._newest:
+                    self._after[gram] = position
+                else:
+                    self._after.setdefault(gram, position)
+
+    def continuation(self, suffix: Sequence[int], count: int) -> tuple[int, ...]:
+        """The up to `count` tokens that followed the longest indexed end of `suffix`."""
+        for n in range(min(self._max_n, len(suffix)), self._min_n - 1, -1):
+            position = self._after.get(tuple(suffix[len(suffix) - n :]))
+            if position is not None:
+                return tuple(self.tokens[position : position + count])
+        return ()
+
+
+class NgramSession:
+    """See `protocols.DraftSession`."""
+
+    def __init__(self, drafter: NgramDrafter) -> None:
+        lengths = drafter.min_ngram, drafter.max_ngram
+        newest = drafter.match == "newest"
+        self._own = NgramIndex(*lengths, newest=newest)
+        self._references = [NgramIndex(*lengths, newest=newest) for _ in drafter.references]
+        for index, reference in zip(self._references, drafter.references, strict=True):
+            index.extend(reference)
+        self._width = drafter.max_ngram
+
+    def observe(self, committed: Committed) -> None:
+        """See `protocols.DraftSession.observe`."""
+        self._own.extend(committed.tokens)
+
+    def propose(self, budget: Budget, warp: Warp, noise: Noise) -> Draft:
+        """See `protocols.DraftSession.propose`."""
+        suffix = self._own.tokens[-self._width :]
+        for index in (self._own, *self._references):
+            if tokens := index.continuation(suffix, budget.num_draft_tokens):
+                return Draft(tokens)
+        return Draft()
+
+    def close(self) -> None:
+        """Nothing to free."""

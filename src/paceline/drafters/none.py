@@ -1,0 +1,36 @@
+"""No drafter: plain decoding, through the same loop as every other method."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from paceline.math.noise import Noise
+from paceline.protocols import Warp
+from paceline.types import Budget, Committed, Draft, TargetInfo
+
+
+@dataclass(frozen=True, slots=True)
+class NoDrafter:
+    """Proposes nothing, so that every round yields one token: the baseline of every speed-up."""
+
+    name: ClassVar[str] = "none"
+    needs: ClassVar[frozenset[str]] = frozenset()
+
+    def open(self, target: TargetInfo, capacity: int) -> NoSession:
+        """See `protocols.Drafter.open`."""
+        return NoSession()
+
+
+class NoSession:
+    """See `protocols.DraftSession`."""
+
+    def observe(self, committed: Committed) -> None:
+        """Nothing to learn."""
+
+    def propose(self, budget: Budget, warp: Warp, noise: Noise) -> Draft:
+        """An empty draft."""
+        return Draft()
+
+    def close(self) -> None:
+        """Nothing to free."""

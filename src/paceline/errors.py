@@ -1,0 +1,50 @@
+"""The exception tree. Every message says what was expected, what came and what to do."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class PacelineError(Exception):
+    """The base of every error that Paceline raises on purpose."""
+
+
+class InvalidInput(PacelineError, ValueError):
+    """An option, a prompt or a file that cannot be used as it is."""
+
+
+class UnknownName(InvalidInput, LookupError):
+    """A drafter, rule, controller or model that is not registered."""
+
+    @classmethod
+    def among(cls, kind: str, name: str, known: Iterable[str]) -> UnknownName:
+        """Build the error for `name`, naming the nearest of the `known` names.
+
+        >>> print(UnknownName.among("drafter", "ngrm", ["model", "ngram"]))
+        unknown drafter 'ngrm'; did you mean 'ngram'? Known: model, ngram
+        """
+        names = sorted(known)
+        near = difflib.get_close_matches(name, names, n=1)
+        hint = f"; did you mean {near[0]!r}?" if near else "."
+        return cls(f"unknown {kind} {name!r}{hint} Known: {', '.join(names) or 'none'}")
+
+
+class ContextOverflow(InvalidInput):
+    """A prompt, or a prompt with its answer, that does not fit the context of the model."""
+
+
+class ModelError(PacelineError):
+    """A model that cannot be loaded, or whose files are damaged."""
+
+
+class UnsupportedModel(ModelError):
+    """A model that Paceline cannot decode exactly, an encoder-decoder or a recurrent cache say."""
+
+
+class MissingExtra(PacelineError, ImportError):
+    """An optional dependency is missing; the message holds the install line."""
+
+
+class ContractViolation(PacelineError, RuntimeError):
+    """A plug-in broke its contract. The message names the plug-in and the rule."""

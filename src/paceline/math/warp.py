@@ -1,0 +1,228 @@
+"""From logits to the law that a token is drawn from. Greedy is a point mass, not a second path.
+
+The functions take one row `[V]` or many `[..., V]`, keep the dtype and never change their
+argument. The order, and each step, is that of `transformers` (generation/logits_process.py).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+
+import torch
+from torch import Tensor
+
+from paceline.errors import InvalidInput, ModelError
+from paceline.types import SamplingParams
+
+Processor = Callable[[Sequence[int], Tensor], Tensor]
+"""Takes the token ids so far (prompt, answer, draft path) and logits `[V]`; returns logits."""
+
+_CANDIDATES = 1024
+"""How many of the most probable tokens top-p looks at before it sorts the whole vocabulary."""
+
+
+def penalize(
+    logits: Tensor,
+    *,
+    repetition: Tensor | None = None,
+    repetition_penalty: float = 1.0,
+    counts: tuple[Tensor, Tensor] | None = None,
+    presence_penalty: float = 0.0,
+    frequency_penalty: float = 0.0,
+) -> Tensor:
+    """Penalise tokens that came before.
+
+    Args:
+        logits: `[V]`.
+        repetition: the distinct ids in prompt and answer (`[m]`).
+        repetition_penalty: divides positive, multiplies negative logits (Keskar et al.
+            1909.05858, section 4.1).
+        counts: the distinct ids in the answer and how often each came (`[m]`, `[m]`).
+        presence_penalty, frequency_penalty: as in the OpenAI API.
+    """
+    logits = logits.clone()
+    if repetition is not None and repetition_penalty != 1.0:
+        seen = logits[repetition]
+        logits[repetition] = torch.where(
+            seen > 0, seen / repetition_penalty, seen * repetition_penalty
+        )
+    if counts is not None:
+        ids, times = counts
+        logits[ids] -= presence_penalty + frequency_penalty * times.to(logits.dtype)
+    return logits
+
+
+def restrict(
+    logits: Tensor, *, allowed: Tensor | None = None, banned: Tensor | None = None
+) -> Tensor:
+    """Put the logits of tokens that may not come out to -inf. Ids `[m]`, logits `[..., V]`."""
+    if allowed is not None:
+        kept = torch.full_like(logits, -torch.inf)
+        kept[..., allowed] = logits[..., allowed]
+        logits = kept
+    if banned is not None:
+        logits = logits.clone()
+        logits[..., banned] = -torch.inf
+    return logits
+
+
+def keep_top_k(logits: Tensor, top_k: int) -> Tensor:
+    """Keep the k largest logits and those that tie with the last of them; 0 keeps all."""
+    if not 0 < top_k < logits.shape[-1]:
+        return logits
+    last = logits.topk(top_k, dim=-1).values[..., -1:]
+    return logits.masked_fill(logits < last, -torch.inf)
+
+
+def keep_top_p(logits: Tensor, top_p: float) -> Tensor:
+    """Keep the smallest set of most probable tokens whose mass reaches `top_p`; at least one.
+
+    A token stays if the mass of those before it, in falling order, is below `top_p`.
+    """
+    if top_p >= 1:
+        return logits
+    probs = logits.softmax(dim=-1)
+    width = min(_CANDIDATES, logits.shape[-1])
+    largest, ids = probs.topk(width, dim=-1)
+    if width < logits.shape[-1] and bool((largest.sum(dim=-1) < top_p).any()):
+        largest, ids = probs.sort(dim=-1, descending=True, stable=True)
+    before = largest.cumsum(dim=-1) - largest
+    drop = torch.ones_like(logits, dtype=torch.bool).scatter(-1, ids, before >= top_p)
+    return logits.masked_fill(drop, -torch.inf)
+
+
+def keep_min_p(logits: Tensor, min_p: float) -> Tensor:
+    """Keep tokens of at least `min_p` times the largest probability."""
+    if min_p <= 0:
+        return logits
+    probs = logits.softmax(dim=-1)
+    least = min_p * probs.max(dim=-1, keepdim=True).values
+    return logits.masked_fill(probs < least, -torch.inf)
+
+
+def point_mass(logits: Tensor) -> Tensor:
+    """All mass on the largest logit, the first of several."""
+    law = torch.zeros_like(logits)
+    return law.scatter_(-1, logits.argmax(dim=-1, keepdim=True), 1)
+
+
+def cool(logits: Tensor, temperature: float) -> Tensor:
+    """Divide by a temperature above 0. The largest logit becomes 0, so nothing overflows."""
+    return (logits - logits.max(dim=-1, keepdim=True).values) / temperature
+
+
+def truncate(logits: Tensor, params: SamplingParams) -> Tensor:
+    """Temperature, top-k, top-p, min-p, in this order; params.temperature must be above 0."""
+    logits = cool(logits, params.temperature)
+    logits = keep_top_k(logits, params.top_k)
+    logits = keep_top_p(logits, params.top_p)
+    return keep_min_p(logits, params.min_p)
+
+
+class SamplingWarp:
+    """The sampling options of one sequence, and the history that its penalties look at.
+
+    Args:
+        params: the options.
+        prompt: the tokens of the prompt.
+        processors: further steps, run before the options in the order given. Under a rule that
+            walks (all of `math/verify` but those that say otherwise) each sees every position
+            once, in order, with a history that is a prefix of what comes out.
+        min_tokens: `hold_back` may not come out before the answer has this many tokens.
+        hold_back: the tokens that would end the answer.
+
+    Example:
+        >>> SamplingWarp(SamplingParams()).law(torch.tensor([1.0, 3.0, 2.0]))
+        tensor([0., 1., 0.])
+    """
+
+    def __init__(
+        self,
+        params: SamplingParams,
+        prompt: Sequence[int] = (),
+        *,
+        processors: Sequence[Processor] = (),
+        min_tokens: int = 0,
+        hold_back: Iterable[int] = (),
+    ) -> None:
+        self.params = params
+        self._tokens = list(prompt)
+        self._prompt_length = len(self._tokens)
+        self._seen = set(self._tokens) if params.has_penalties else set()
+        self._counts: Counter[int] = Counter()
+        self._processors = tuple(processors)
+        self._min_tokens = min_tokens
+        self._hold_back = _ids(hold_back)
+        self._bias = _ids(params.logit_bias), torch.tensor(list(params.logit_bias.values()))
+        self._allowed = None if params.allowed_token_ids is None else _ids(params.allowed_token_ids)
+        self._banned = _ids(params.banned_token_ids)
+
+    @property
+    def is_greedy(self) -> bool:
+        """See `protocols.Warp.is_greedy`."""
+        return self.params.is_greedy
+
+    def observe(self, tokens: Sequence[int]) -> None:
+        """Take final tokens of the answer into the history."""
+        self._tokens += tokens
+        if self.params.has_penalties:
+            self._seen.update(tokens)
+            self._counts.update(tokens)
+
+    def scores(self, logits: Tensor, path: Sequence[int] = ()) -> Tensor:
+        """The processed logits `[V]` behind `path`; their softmax is the law above temperature 0.
+
+        Raises:
+            InvalidInput: the options leave no token.
+            ModelError: the logits hold NaN.
+        """
+        length = len(self._tokens) - self._prompt_length + len(path)
+        scores = logits
+        for processor in self._processors:
+            scores = processor((*self._tokens, *path), scores)
+        if self.params.has_penalties:
+            scores = self._penalize(scores, path)
+        ids, bias = self._bias
+        if len(ids):
+            scores = scores.index_add(-1, ids, bias.to(scores.dtype))
+        banned = self._banned
+        if length < self._min_tokens and len(self._hold_back):
+            banned = torch.cat([banned, self._hold_back])
+        if self._allowed is not None or len(banned):
+            scores = restrict(scores, allowed=self._allowed, banned=banned)
+        best = float(scores.max())
+        if best == -torch.inf:
+            raise InvalidInput(
+                f"the sampling options leave no token at position {len(self._tokens) + len(path)}: "
+                "every one is banned; allow more tokens"
+            )
+        if best != best:
+            raise ModelError(
+                "the target's logits hold NaN; its weights or its dtype are at fault "
+                "(float16 on a CPU, say): load it in float32 or bfloat16"
+            )
+        return scores if self.is_greedy else truncate(scores, self.params)
+
+    def law(self, logits: Tensor, path: Sequence[int] = ()) -> Tensor:
+        """See `protocols.Warp.law`."""
+        return self.law_of(self.scores(logits, path))
+
+    def law_of(self, scores: Tensor) -> Tensor:
+        """The law `[V]` of processed `scores` `[V]`."""
+        return point_mass(scores) if self.is_greedy else scores.softmax(dim=-1)
+
+    def _penalize(self, logits: Tensor, path: Sequence[int]) -> Tensor:
+        counts = self._counts + Counter(path) if path else self._counts
+        return penalize(
+            logits,
+            repetition=_ids(self._seen.union(path)),
+            repetition_penalty=self.params.repetition_penalty,
+            counts=(_ids(counts), torch.tensor(list(counts.values()), dtype=torch.long)),
+            presence_penalty=self.params.presence_penalty,
+            frequency_penalty=self.params.frequency_penalty,
+        )
+
+
+def _ids(tokens: Iterable[int]) -> Tensor:
+    return torch.tensor(list(tokens), dtype=torch.long)

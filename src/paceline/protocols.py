@@ -1,0 +1,198 @@
+"""The contracts, on one page. A chain is a tree, plain decoding is an empty draft, one request is
+a batch of one: there is one path through the engine.
+
+Three rules decide whether the output is exact, and every plug-in keeps them:
+
+1. `Draft.probs` is the law that *really* drew each token; None is a point mass.
+2. Whether a token is submitted never depends on that token: a drafter may stop after a token that
+   it keeps, it may not drop one that it drew.
+3. Each test has its own random number, from the `Noise` it is handed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, Protocol
+
+from torch import Tensor
+
+from paceline.math.noise import Noise
+from paceline.types import Budget, Committed, Draft, Scheme, Scores, TargetInfo, Verdict
+
+
+class Warp(Protocol):
+    """From logits to the law of the next token, under the sampling options of one sequence."""
+
+    @property
+    def is_greedy(self) -> bool:
+        """Whether every law is a point mass on the most probable token."""
+        ...
+
+    def law(self, logits: Tensor, path: Sequence[int] = ()) -> Tensor:
+        """The law `[V]` behind `logits` `[V]`, `path` being the draft tokens that come before.
+
+        Does not change `logits`. Penalties see the committed tokens and `path`.
+        """
+        ...
+
+
+class DraftSession(Protocol):
+    """The state of one drafter for one sequence."""
+
+    def observe(self, committed: Committed) -> None:
+        """Take in final tokens: the prompt first, then those of each round. Each is told once."""
+        ...
+
+    def propose(self, budget: Budget, warp: Warp, noise: Noise) -> Draft:
+        """Propose a draft that follows the tokens observed so far; an empty one is fine.
+
+        At most `budget.num_draft_tokens` tokens on a path. `warp` holds the sampling options of
+        the target, for drafters that draw from a law of their own; what `noise` they use is for
+        `Purpose.DRAFT`. The proposal is forgotten: only `observe` says what became final.
+        """
+        ...
+
+    def close(self) -> None:
+        """Free what the session holds. Called once, also after an error."""
+        ...
+
+
+class Drafter(Protocol):
+    """A way to draft. Holds settings only: frozen, shareable, the same for every sequence."""
+
+    @property
+    def name(self) -> str:
+        """The name under which it is registered."""
+        ...
+
+    @property
+    def needs(self) -> frozenset[str]:
+        """What it needs of the target beyond tokens; each must be in `TargetInfo.gives`."""
+        ...
+
+    def open(self, target: TargetInfo, capacity: int) -> DraftSession:
+        """Start on a sequence of at most `capacity` tokens, prompt and answer together.
+
+        Raises:
+            InvalidInput: it cannot draft for this target (another tokenizer, say).
+        """
+        ...
+
+
+class Work(NamedTuple):
+    """One sequence's part of a target pass: `root` is its last committed token, not yet cached."""
+
+    slot: Any
+    root: int
+    draft: Draft
+
+
+class Target(Protocol):
+    """A model and its cache. A slot is one sequence's place in it; its type is the target's own.
+
+    The cached tokens of a slot are the committed ones but the last: `score` is handed that one as
+    `root`, and `commit` moves it, with the accepted path, into the cache. Rollback lives here
+    alone. One pass serves many slots, of different lengths and with different drafts.
+    """
+
+    @property
+    def info(self) -> TargetInfo:
+        """Vocabulary, limits and what the target gives."""
+        ...
+
+    def open(self, capacity: int) -> Any:
+        """A fresh slot for at most `capacity` tokens.
+
+        Raises:
+            ContextOverflow: more than `info.max_length`.
+        """
+        ...
+
+    def length(self, slot: Any) -> int:
+        """The number of cached tokens."""
+        ...
+
+    def prefill(self, slot: Any, tokens: Sequence[int]) -> None:
+        """Append final tokens to the cache. No logits come of it."""
+        ...
+
+    def score(self, work: Sequence[Work]) -> list[Scores]:
+        """One pass over every root and draft. The cached lengths stay as they are."""
+        ...
+
+    def commit(self, slot: Any, path: Sequence[int]) -> None:
+        """Keep the root and the nodes of `path` of the slot's last `score`; drop the rest."""
+        ...
+
+    def rollback(self, slot: Any, length: int) -> None:
+        """Cut the cache to its first `length` tokens."""
+        ...
+
+    def close(self, slot: Any) -> None:
+        """Free the slot."""
+        ...
+
+
+class Verifier(Protocol):
+    """A rule that accepts or rejects a draft: a pure function of p, the draft and the noise."""
+
+    @property
+    def name(self) -> str:
+        """The name under which it is registered."""
+        ...
+
+    @property
+    def exact(self) -> bool:
+        """Whether the law of the output is p for every draft that it takes."""
+        ...
+
+    @property
+    def schemes(self) -> frozenset[Scheme]:
+        """The ways of drawing siblings that it knows. The engine refuses any other."""
+        ...
+
+    @property
+    def needs_chain(self) -> bool:
+        """Whether it takes chains only."""
+        ...
+
+    def verify(
+        self, draft: Draft, p: Callable[[int], Tensor], noise: Noise, position: int
+    ) -> Verdict:
+        """Decide.
+
+        Args:
+            draft: the proposal.
+            p: the target's law `[V]` behind a node, `ROOT` for the last committed token. It is
+                computed when first asked for, so a rule that asks only where its walk arrives
+                pays only for that, and processors see each committed position once, in order.
+                The tensor must not be changed.
+            noise: the source of every decision.
+            position: the absolute position of the first draft token.
+        """
+        ...
+
+
+class ControllerSession(Protocol):
+    """The draft lengths of one sequence."""
+
+    def budget(self) -> Budget:
+        """How far to draft this round. May depend on the past alone."""
+        ...
+
+    def observe(self, draft: Draft, verdict: Verdict) -> None:
+        """Take in what became of the round's draft."""
+        ...
+
+
+class Controller(Protocol):
+    """A rule for the draft length. Holds settings only."""
+
+    @property
+    def name(self) -> str:
+        """The name under which it is registered."""
+        ...
+
+    def open(self) -> ControllerSession:
+        """Start on a sequence."""
+        ...

@@ -1,0 +1,1 @@
+"""Targets: models and their caches behind one contract."""

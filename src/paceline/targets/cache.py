@@ -1,0 +1,66 @@
+"""A key-value cache of one sequence: written in place, cut by length, never copied."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+SLACK = 64
+"""Rows beyond the capacity, for drafted and padding rows that are scored but never kept."""
+
+
+class KeyValueCache:
+    """Keys and values of every layer, `[heads, capacity + SLACK, head_dim]` each.
+
+    A layer is allocated when it is first written, for the whole capacity, so that no tensor ever
+    moves; on a CPU the pages are only taken when they are written to. The memory starts as zeros:
+    rows beyond the end are masked, but a mask does not stop NaN.
+
+    Args:
+        capacity: the most tokens that will be kept.
+    """
+
+    def __init__(self, capacity: int) -> None:
+        self.rows = capacity + SLACK
+        self.length = 0
+        self._keys: dict[int, Tensor] = {}
+        self._values: dict[int, Tensor] = {}
+
+    def write(self, layer: int, keys: Tensor, values: Tensor, start: int) -> None:
+        """Write rows `[heads, n, head_dim]` at `start`. The length does not change."""
+        if layer not in self._keys:
+            for store, rows in ((self._keys, keys), (self._values, values)):
+                heads, _, width = rows.shape
+                store[layer] = rows.new_zeros(heads, self.rows, width)
+        end = start + keys.shape[1]
+        self._keys[layer][:, start:end] = keys
+        self._values[layer][:, start:end] = values
+
+    def read(self, layer: int, end: int) -> tuple[Tensor, Tensor]:
+        """Views of the first `end` rows of a layer."""
+        return self._keys[layer][:, :end], self._values[layer][:, :end]
+
+    def keep(self, rows: Sequence[int]) -> None:
+        """Append the rows with these absolute indices, which lie at or behind the end, in order.
+
+        A chain's rows are where they belong already; those of a tree's path are moved down.
+        """
+        start = self.length
+        self.length += len(rows)
+        if list(rows) == list(range(start, self.length)):
+            return
+        index = torch.tensor(rows)
+        for store in (self._keys, self._values):
+            for tensor in store.values():
+                tensor[:, start : self.length] = tensor[:, index.to(tensor.device)]
+
+    def cut(self, length: int) -> None:
+        """Forget all rows from `length` on."""
+        self.length = min(self.length, length)
+
+    @property
+    def layers(self) -> list[tuple[Tensor, Tensor]]:
+        """Keys and values of every layer, whole, in layer order."""
+        return [(self._keys[layer], self._values[layer]) for layer in sorted(self._keys)]

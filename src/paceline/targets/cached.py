@@ -1,0 +1,182 @@
+"""The target over a decoder and its caches: slots, masks, positions, rollback."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from paceline.errors import ContextOverflow, ContractViolation
+from paceline.protocols import Work
+from paceline.targets.attention import Pass, Segment
+from paceline.targets.cache import KeyValueCache
+from paceline.types import ROOT, Draft, Scores, TargetInfo
+
+PREFILL_ROWS = 512
+"""Rows of one prefill pass. Bounds the memory for activations and masks."""
+
+
+class Decoder(Protocol):
+    """A model without a cache of its own: rows in, logits out, keys and values to `attend`."""
+
+    @property
+    def info(self) -> TargetInfo:
+        """What the target tells of itself."""
+        ...
+
+    @property
+    def device(self) -> torch.device:
+        """Where its inputs have to be."""
+        ...
+
+    def run(self, batch: Pass) -> Tensor:
+        """The logits `[len(batch.scored), V]` of the scored rows, in any floating dtype."""
+        ...
+
+
+@dataclass(slots=True, eq=False)
+class Slot:
+    """One sequence's place: its cache, and what the last `score` put behind its end."""
+
+    cache: KeyValueCache
+    scored: Draft | None = None
+
+
+class CachedTarget:
+    """A `protocols.Target` over any decoder.
+
+    Args:
+        decoder: the model.
+        fixed_rows: the number of rows that every scoring pass is padded to, plain ones included,
+            so that the logits of a committed token have the same bits whatever was drafted
+            (invariant mode); None does not pad. One sequence a pass then.
+        fixed_keys: in invariant mode, attention reads a multiple of this many cache rows.
+        prefill_rows: the most rows of one prefill pass.
+    """
+
+    def __init__(
+        self,
+        decoder: Decoder,
+        *,
+        fixed_rows: int | None = None,
+        fixed_keys: int = 1,
+        prefill_rows: int = PREFILL_ROWS,
+    ) -> None:
+        self.decoder = decoder
+        self.fixed_rows, self.fixed_keys = fixed_rows, fixed_keys
+        self.prefill_rows = prefill_rows
+
+    @property
+    def info(self) -> TargetInfo:
+        """See `protocols.Target.info`."""
+        return self.decoder.info
+
+    def open(self, capacity: int) -> Slot:
+        """See `protocols.Target.open`."""
+        limit = self.info.max_length
+        if limit is not None and capacity > limit:
+            raise ContextOverflow(
+                f"{self.info.name} takes {limit} tokens, prompt and answer together; "
+                f"{capacity} were asked for"
+            )
+        return Slot(
+            KeyValueCache(-(-capacity // self.fixed_keys) * self.fixed_keys + self.fixed_keys)
+        )
+
+    def length(self, slot: Slot) -> int:
+        """See `protocols.Target.length`."""
+        return slot.cache.length
+
+    def prefill(self, slot: Slot, tokens: Sequence[int]) -> None:
+        """See `protocols.Target.prefill`."""
+        slot.scored = None
+        for first in range(0, len(tokens), self.prefill_rows):
+            chunk = tokens[first : first + self.prefill_rows]
+            start = slot.cache.length
+            segment = Segment(slot.cache, 0, len(chunk), start, None, start + len(chunk))
+            positions = range(start, start + len(chunk))
+            self._run(chunk, positions, [segment], [])
+            slot.cache.keep(positions)
+
+    def score(self, work: Sequence[Work]) -> list[Scores]:
+        """See `protocols.Target.score`."""
+        if self.fixed_rows is not None and len(work) > 1:
+            return [scores for item in work for scores in self.score([item])]
+        tokens: list[int] = []
+        positions: list[int] = []
+        scored: list[int] = []
+        segments: list[Segment] = []
+        for slot, root, draft in work:
+            first, start, real = len(tokens), slot.cache.length, 1 + len(draft)
+            rows = self._padded(real)
+            depths = [len(draft.path(node)) for node in range(len(draft))]
+            # Padding rows repeat the root; nothing sees them and nobody reads them.
+            tokens += [root, *draft.tokens, *[root] * (rows - real)]
+            positions += [start, *(start + depth for depth in depths), *[start] * (rows - real)]
+            scored += range(first, first + real)
+            visible = None if draft.is_chain else _tree_mask(draft, rows)
+            end = -(-(start + rows) // self.fixed_keys) * self.fixed_keys
+            segments.append(Segment(slot.cache, first, rows, start, visible, end))
+            slot.scored = draft
+        logits = self._run(tokens, positions, segments, scored).float().cpu()
+        sizes = [1 + len(draft) for _, _, draft in work]
+        return [Scores(rows) for rows in logits.split(sizes)]
+
+    def commit(self, slot: Slot, path: Sequence[int]) -> None:
+        """See `protocols.Target.commit`."""
+        if slot.scored is None:
+            raise ContractViolation("commit without a score before it: the slot has no new rows")
+        start = slot.cache.length
+        slot.cache.keep([start, *(start + 1 + node for node in path)])
+        slot.scored = None
+
+    def rollback(self, slot: Slot, length: int) -> None:
+        """See `protocols.Target.rollback`."""
+        slot.cache.cut(length)
+        slot.scored = None
+
+    def close(self, slot: Slot) -> None:
+        """See `protocols.Target.close`."""
+        slot.cache = KeyValueCache(0)
+
+    def _padded(self, rows: int) -> int:
+        if self.fixed_rows is None:
+            return rows
+        if rows > self.fixed_rows:
+            raise ContractViolation(
+                f"invariant mode pads every pass to {self.fixed_rows} rows; a draft of {rows - 1} "
+                f"tokens needs {rows}. Draft at most {self.fixed_rows - 1} tokens"
+            )
+        return self.fixed_rows
+
+    def _run(
+        self,
+        tokens: Sequence[int],
+        positions: Sequence[int],
+        segments: list[Segment],
+        scored: Sequence[int],
+    ) -> Tensor:
+        device = self.decoder.device
+        with torch.inference_mode():
+            return self.decoder.run(
+                Pass(
+                    torch.tensor(tokens, device=device),
+                    torch.tensor(positions, device=device),
+                    segments,
+                    torch.tensor(scored, dtype=torch.long, device=device),
+                )
+            )
+
+
+def _tree_mask(draft: Draft, rows: int) -> Tensor:
+    """Which rows each row sees: the root, its ancestors, itself. `[rows, rows]`; source: 2.4."""
+    seen = torch.eye(rows, dtype=torch.bool)
+    seen[:, 0] = True
+    assert draft.parents is not None
+    for node, parent in enumerate(draft.parents):
+        if parent != ROOT:
+            seen[node + 1] |= seen[parent + 1]
+    return seen

@@ -1,0 +1,97 @@
+"""A scripted target with known probabilities, for tests and for the audit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from paceline.errors import ContextOverflow, InvalidInput
+from paceline.protocols import Work
+from paceline.types import Draft, Scores, TargetInfo
+
+Table = Callable[[tuple[int, ...]], Tensor]
+"""From all tokens so far to the probabilities `[V]` of the next one."""
+
+
+@dataclass(slots=True, eq=False)
+class TableSlot:
+    """The cached tokens, and the root and draft that were scored behind them."""
+
+    tokens: list[int] = field(default_factory=list)
+    scored: tuple[int, Draft] | None = None
+
+
+class TableTarget:
+    """The law of the next token is a function of the tokens so far, in float64.
+
+    Args:
+        table: a `[V]` tensor (the same law everywhere), a `[V, V]` tensor (row t follows token
+            t), or a function from all tokens so far to `[V]`.
+        vocab_size: V; needed where `table` is a function.
+        max_length: the context limit.
+
+    Example:
+        >>> target = TableTarget(torch.tensor([0.75, 0.25]))
+        >>> target.info.vocab_size
+        2
+    """
+
+    def __init__(
+        self, table: Tensor | Table, *, vocab_size: int | None = None, max_length: int | None = None
+    ) -> None:
+        if isinstance(table, Tensor):
+            vocab_size, rows = table.shape[-1], table.to(torch.float64)
+            self._law: Table = (
+                (lambda tokens: rows) if rows.dim() == 1 else (lambda tokens: rows[tokens[-1]])
+            )
+        elif vocab_size is None:
+            raise InvalidInput("a table that is a function needs vocab_size")
+        else:
+            self._law = table
+        self.info = TargetInfo("table", vocab_size, max_length)
+
+    def open(self, capacity: int) -> TableSlot:
+        """See `protocols.Target.open`."""
+        limit = self.info.max_length
+        if limit is not None and capacity > limit:
+            raise ContextOverflow(f"the table takes {limit} tokens; {capacity} were asked for")
+        return TableSlot()
+
+    def length(self, slot: TableSlot) -> int:
+        """See `protocols.Target.length`."""
+        return len(slot.tokens)
+
+    def prefill(self, slot: TableSlot, tokens: Sequence[int]) -> None:
+        """See `protocols.Target.prefill`."""
+        slot.tokens += tokens
+        slot.scored = None
+
+    def score(self, work: Sequence[Work]) -> list[Scores]:
+        """See `protocols.Target.score`."""
+        scores = []
+        for slot, root, draft in work:
+            slot.scored = root, draft
+            before = (*slot.tokens, root)
+            paths = [(), *(draft.path(node) for node in range(len(draft)))]
+            laws = [self._law((*before, *(draft.tokens[i] for i in path))) for path in paths]
+            scores.append(Scores(torch.stack(laws).to(torch.float64).log()))
+        return scores
+
+    def commit(self, slot: TableSlot, path: Sequence[int]) -> None:
+        """See `protocols.Target.commit`."""
+        assert slot.scored is not None
+        root, draft = slot.scored
+        slot.tokens += [root, *(draft.tokens[node] for node in path)]
+        slot.scored = None
+
+    def rollback(self, slot: TableSlot, length: int) -> None:
+        """See `protocols.Target.rollback`."""
+        del slot.tokens[length:]
+        slot.scored = None
+
+    def close(self, slot: TableSlot) -> None:
+        """See `protocols.Target.close`."""
+        slot.tokens, slot.scored = [], None

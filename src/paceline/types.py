@@ -1,0 +1,281 @@
+"""The values that travel between the layers: frozen, with their shapes.
+
+Notation: V is the size of the vocabulary, n the number of drafted nodes. `p` is the law of the
+target after the user's sampling options, `q` the law that a draft token was really drawn from.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from enum import StrEnum
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+from torch import Tensor
+
+from paceline.errors import InvalidInput
+
+ROOT = -1
+"""The parent of a first draft token: the last committed token."""
+
+
+class Scheme(StrEnum):
+    """How the children of one node were drawn. A rule refuses a scheme that it does not know."""
+
+    SINGLE = "single"
+    """At most one child a node, drawn from `probs` (or chosen, where `probs` is None)."""
+    IID = "iid"
+    """Siblings drawn independently from one law, with replacement."""
+    WITHOUT_REPLACEMENT = "without-replacement"
+    """Siblings drawn in order from one law, each without the ones before."""
+    CHOSEN = "chosen"
+    """Siblings chosen without chance (the most probable ones, say): point masses."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Draft:
+    """What a drafter proposes: a tree of tokens. A chain is a tree, and so is nothing at all.
+
+    Args:
+        tokens: the n draft tokens, parents before children.
+        parents: the index of each token's parent; `ROOT` is the last committed token. None
+            stands for a chain.
+        probs: the law q that each token was *really* drawn from, a `[V]` tensor a node that sums
+            to 1; None at a node, or altogether, says that the token was chosen without chance
+            (a point mass).
+        scheme: how siblings were drawn.
+
+    Raises:
+        InvalidInput: lengths differ, or a parent does not come before its child.
+
+    Example:
+        >>> Draft(tokens=(5, 7)).parents
+        (-1, 0)
+    """
+
+    tokens: tuple[int, ...] = ()
+    parents: tuple[int, ...] | None = None
+    probs: tuple[Tensor | None, ...] | None = None
+    scheme: Scheme = Scheme.SINGLE
+
+    def __post_init__(self) -> None:
+        n = len(self.tokens)
+        if self.parents is None:
+            object.__setattr__(self, "parents", tuple(range(ROOT, n - 1)))
+        assert self.parents is not None
+        if len(self.parents) != n or (self.probs is not None and len(self.probs) != n):
+            raise InvalidInput(
+                f"a draft needs one parent and one law a token; it has {n} tokens, "
+                f"{len(self.parents)} parents and "
+                f"{'no' if self.probs is None else len(self.probs)} laws"
+            )
+        for node, parent in enumerate(self.parents):
+            if not ROOT <= parent < node:
+                raise InvalidInput(
+                    f"the parent of draft node {node} must come before it ({ROOT} for the last "
+                    f"committed token); it is {parent}"
+                )
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+    @property
+    def is_chain(self) -> bool:
+        """Whether each token is the only child of the one before."""
+        return self.parents == tuple(range(ROOT, len(self.tokens) - 1))
+
+    def law(self, node: int) -> Tensor | None:
+        """The law q of `node`, None for a point mass."""
+        return None if self.probs is None else self.probs[node]
+
+    def path(self, node: int) -> tuple[int, ...]:
+        """The nodes from the first level to `node`, itself included; empty for the root.
+
+        >>> Draft(tokens=(5, 7, 9), parents=(-1, 0, 0)).path(2)
+        (0, 2)
+        """
+        assert self.parents is not None
+        path: list[int] = []
+        while node != ROOT:
+            path.append(node)
+            node = self.parents[node]
+        return tuple(reversed(path))
+
+    def children(self, node: int) -> tuple[int, ...]:
+        """The children of `node` in draw order."""
+        assert self.parents is not None
+        return tuple(child for child, parent in enumerate(self.parents) if parent == node)
+
+
+class Verdict(NamedTuple):
+    """What a rule decides: the accepted path, and one token more.
+
+    `path` holds node indices from the first level down; `token` is the correction, or the bonus
+    after full acceptance. A rule always emits it, so that a round yields `len(path) + 1` tokens.
+    """
+
+    path: tuple[int, ...]
+    token: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Scores:
+    """What the target says of one root and its draft.
+
+    Args:
+        logits: `[n + 1, V]`, float32 (float64 in tests), on the CPU, where the rules run; row 0
+            follows the root, row i + 1 follows draft node i.
+    """
+
+    logits: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class TargetInfo:
+    """What a drafter may know of the target.
+
+    Args:
+        name: for messages and reports.
+        vocab_size: the number of logits in a row.
+        max_length: the longest sequence, prompt and answer together, in tokens; None where
+            there is no limit.
+        gives: the data that it can hand to a drafter beyond tokens (see `protocols.Need`).
+    """
+
+    name: str
+    vocab_size: int
+    max_length: int | None = None
+    gives: frozenset[str] = frozenset()
+
+
+class Budget(NamedTuple):
+    """How far a drafter may go this round: at most `num_draft_tokens` tokens on a path."""
+
+    num_draft_tokens: int
+
+
+class Committed(NamedTuple):
+    """What became final: the prompt first, then the tokens of each round, in order."""
+
+    tokens: tuple[int, ...]
+
+
+def _freeze(mapping: Mapping[int, float]) -> Mapping[int, float]:
+    return MappingProxyType({int(token): float(bias) for token, bias in mapping.items()})
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingParams:
+    """How a token is drawn from the target's logits. The defaults are greedy decoding.
+
+    The order is that of `transformers`: repetition penalty, presence and frequency penalties,
+    logit bias, allowed and banned tokens, then temperature, top-k, top-p and min-p.
+
+    Args:
+        temperature: 0 takes the most probable token (a point mass); above 0 divides the logits.
+        top_k: keep the k most probable tokens (and those that tie with the last); 0 keeps all.
+        top_p: keep the smallest set of most probable tokens whose mass reaches top_p.
+        min_p: keep tokens of at least min_p times the probability of the most probable one.
+        repetition_penalty: divides the positive, multiplies the negative logits of tokens that
+            stand in the prompt or in the answer so far; 1 changes nothing.
+        presence_penalty: subtracted from the logits of tokens in the answer so far.
+        frequency_penalty: subtracted once for each time the token stands in the answer so far.
+        logit_bias: added to the logits, by token id.
+        allowed_token_ids: only these may come out; None allows all.
+        banned_token_ids: these may not come out.
+        seed: the same seed gives the same text; None takes a fresh one.
+
+    Raises:
+        InvalidInput: a value outside its range.
+    """
+
+    temperature: float = 0.0
+    top_k: int = 0
+    top_p: float = 1.0
+    min_p: float = 0.0
+    repetition_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    logit_bias: Mapping[int, float] = field(default_factory=dict)
+    allowed_token_ids: frozenset[int] | None = None
+    banned_token_ids: frozenset[int] = frozenset()
+    seed: int | None = None
+
+    def __post_init__(self) -> None:
+        require_finite(self, "temperature", self.temperature, low=0.0)
+        require_int("top_k", self.top_k, low=0)
+        require_finite(self, "top_p", self.top_p, low=0.0, high=1.0)
+        require_finite(self, "min_p", self.min_p, low=0.0, high=1.0)
+        require_finite(self, "repetition_penalty", self.repetition_penalty, low=0.0)
+        if self.top_p == 0 or self.repetition_penalty == 0:
+            raise InvalidInput("top_p and repetition_penalty must be above 0")
+        require_finite(self, "presence_penalty", self.presence_penalty)
+        require_finite(self, "frequency_penalty", self.frequency_penalty)
+        if self.seed is not None:
+            require_int("seed", self.seed, low=0, high=2**64 - 1)
+        object.__setattr__(self, "logit_bias", _freeze(self.logit_bias))
+        if self.allowed_token_ids is not None:
+            object.__setattr__(self, "allowed_token_ids", frozenset(self.allowed_token_ids))
+            if not self.allowed_token_ids:
+                raise InvalidInput("allowed_token_ids is empty: no token could ever come out")
+        object.__setattr__(self, "banned_token_ids", frozenset(self.banned_token_ids))
+
+    @property
+    def is_greedy(self) -> bool:
+        """Whether every law is a point mass."""
+        return self.temperature == 0
+
+    @property
+    def has_penalties(self) -> bool:
+        """Whether the law depends on the tokens that came before, beyond the logits."""
+        return (self.repetition_penalty, self.presence_penalty, self.frequency_penalty) != (
+            1.0,
+            0.0,
+            0.0,
+        )
+
+
+def require_int(name: str, value: Any, *, low: int, high: int | None = None) -> int:
+    """Return `value` if it is a whole number within [low, high]; raise `InvalidInput` if not."""
+    upper = "" if high is None else f" and at most {high}"
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise InvalidInput(
+            f"{name} must be a whole number of at least {low}{upper}; it is {value!r}"
+        )
+    if value < low or (high is not None and value > high):
+        raise InvalidInput(f"{name} must be at least {low}{upper}; it is {value}")
+    return value
+
+
+def require_finite(
+    owner: Any, name: str, value: Any, *, low: float = -math.inf, high: float = math.inf
+) -> None:
+    """Store `value` on the frozen `owner` as a float within [low, high], or raise."""
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        raise InvalidInput(f"{name} must be a number; it is {value!r}") from None
+    if not math.isfinite(number) or not low <= number <= high:
+        bounds = " and ".join(
+            text
+            for text, bound in ((f"at least {low:g}", low), (f"at most {high:g}", high))
+            if math.isfinite(bound)
+        )
+        raise InvalidInput(
+            f"{name} must be a finite number{f', {bounds}' if bounds else ''}; it is {value!r}"
+        )
+    object.__setattr__(owner, name, number)
+
+
+def settings_of(plugin: Any) -> dict[str, Any]:
+    """The settings of a frozen dataclass plug-in, for reports.
+
+    >>> settings_of(SamplingParams(temperature=1))["temperature"]
+    1.0
+    """
+    return {item.name: getattr(plugin, item.name) for item in fields(plugin) if item.repr}
+
+
+TokenIds = Sequence[int]
