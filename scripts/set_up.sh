@@ -16,8 +16,8 @@ sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1; then
             return
         fi
     done
-    cat >&2 <<'END'
-Paceline needs Python 3.11 or newer with the venv module, and none was found.
+    cat >&2 <<END
+Paceline needs Python 3.11 or newer with the venv module; ${PYTHON:-what is on the PATH} is not that.
 Install one (on Debian and Ubuntu: apt-get install python3 python3-venv), or name it:
     make PYTHON=/path/to/python3.11 ...
 END
