@@ -12,117 +12,26 @@ round yields its accepted tokens and one more, the correction or the bonus.
 from __future__ import annotations
 
 import math
-import operator
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from itertools import accumulate
 
 from paceline.errors import InvalidInput
+from paceline.math._checks import (
+    check_not_negative,
+    check_positive,
+    check_probability,
+    checked_count,
+)
+from paceline.math.acceptance import Acceptance, as_profile
 
 MAX_NUM_DRAFT_TOKENS = 64
 """How far `best_num_draft_tokens` looks where the acceptance profile has no end."""
 
 
-@dataclass(frozen=True, slots=True)
-class AcceptanceProfile:
-    """The acceptance rate at every draft position, given that all positions before were accepted.
-
-    Args:
-        rates: the conditional rate at position 0, 1, ..., each in [0, 1].
-        beyond: the rate at every later position; None says that it is not known, and then asking
-            for more positions than `rates` has is an error, not a guess.
-
-    Raises:
-        InvalidInput: a rate is no probability, or there is none at all.
-
-    Example:
-        >>> AcceptanceProfile.constant(0.5).unconditional(3)
-        (0.5, 0.25, 0.125)
-        >>> AcceptanceProfile.from_unconditional([0.8, 0.6]).conditional(2)
-        (0.8, 0.75)
-    """
-
-    rates: tuple[float, ...] = ()
-    beyond: float | None = None
-
-    def __post_init__(self) -> None:
-        if not self.rates and self.beyond is None:
-            raise InvalidInput(
-                "expected the acceptance rate of at least one draft position, got none; "
-                "give a number such as 0.8, or one measured rate a position"
-            )
-        for position, rate in enumerate(self.rates):
-            _check_probability(f"the acceptance rate at position {position}", rate)
-        if self.beyond is not None:
-            _check_probability("the acceptance rate", self.beyond)
-
-    @classmethod
-    def constant(cls, alpha: float) -> AcceptanceProfile:
-        """The i.i.d. model: the same rate at every position."""
-        return cls(beyond=alpha)
-
-    @classmethod
-    def from_unconditional(cls, rates: Sequence[float]) -> AcceptanceProfile:
-        """From the chances that position i is accepted *and all before it*.
-
-        These are vLLM's per-position rates, provided that every round drafted the same number of
-        tokens. A position that is never reached gets the rate 0, which changes no expectation.
-
-        Raises:
-            InvalidInput: the rates increase somewhere, so they are conditional ones.
-        """
-        for position, rate in enumerate(rates):
-            _check_probability(f"the acceptance rate at position {position}", rate)
-        before = (1.0, *rates)
-        for position, (previous, rate) in enumerate(zip(before, rates, strict=False)):
-            if rate > previous:
-                raise InvalidInput(
-                    f"expected unconditional acceptance rates, which never increase, got {rate} "
-                    f"at position {position} after {previous}; conditional rates go to "
-                    "AcceptanceProfile(rates)"
-                )
-        pairs = zip(before, rates, strict=False)
-        return cls(tuple(rate / previous if previous else 0.0 for previous, rate in pairs))
-
-    @property
-    def horizon(self) -> int | None:
-        """How many positions are known; None: all."""
-        return len(self.rates) if self.beyond is None else None
-
-    def conditional(self, num_draft_tokens: int) -> tuple[float, ...]:
-        """The rate at each of the first `num_draft_tokens` positions, given those before it."""
-        missing = _checked_count(num_draft_tokens) - len(self.rates)
-        if missing <= 0:
-            return self.rates[:num_draft_tokens]
-        if self.beyond is None:
-            raise InvalidInput(
-                f"expected at most {len(self.rates)} draft tokens, as many as the acceptance "
-                f"profile has positions, got {num_draft_tokens}; measure with a longer draft, or "
-                "set `beyond` to the rate to assume for later positions"
-            )
-        return self.rates + (self.beyond,) * missing
-
-    def unconditional(self, num_draft_tokens: int) -> tuple[float, ...]:
-        """The chance that each of the first positions is accepted together with all before it."""
-        return tuple(accumulate(self.conditional(num_draft_tokens), operator.mul))
-
-
-Acceptance = float | Sequence[float] | AcceptanceProfile
-"""One rate for all positions, one *conditional* rate a position, or a profile."""
-
 VerifyCost = float | Mapping[int, float] | Callable[[int], float]
 """T(n) / T(1), the time of a target pass over n = k + 1 rows in passes over one row: one number
 for every n > 1, a table by n, or a function of n. 1.0 says that rows are free, as they are while
 reading the weights takes longer than the arithmetic."""
-
-
-def as_profile(acceptance: Acceptance) -> AcceptanceProfile:
-    """The profile that `acceptance` stands for."""
-    if isinstance(acceptance, AcceptanceProfile):
-        return acceptance
-    if isinstance(acceptance, Sequence):
-        return AcceptanceProfile(tuple(acceptance))
-    return AcceptanceProfile.constant(acceptance)
 
 
 def expected_accepted_tokens(acceptance: Acceptance, num_draft_tokens: int) -> float:
@@ -154,7 +63,7 @@ def oracle_tokens(alpha: float) -> float:
 
     The limit of `expected_tokens` for ever longer drafts; infinite for alpha = 1.
     """
-    _check_probability("the acceptance rate", alpha)
+    check_probability("the acceptance rate", alpha)
     return math.inf if alpha == 1 else 1.0 / (1.0 - alpha)
 
 
@@ -173,9 +82,9 @@ def round_cost(
     Raises:
         InvalidInput: a negative or infinite cost, or a table without k + 1 rows.
     """
-    _check_cost("cost", cost)
-    _check_cost("overhead", overhead)
-    if _checked_count(num_draft_tokens) == 0:
+    check_not_negative("cost", cost)
+    check_not_negative("overhead", overhead)
+    if checked_count(num_draft_tokens) == 0:
         return 1.0
     return num_draft_tokens * cost + _verify_cost_of(verify_cost, num_draft_tokens + 1) + overhead
 
@@ -220,7 +129,7 @@ def best_num_draft_tokens(
     profile = as_profile(acceptance)
     if max_num_draft_tokens is None:
         max_num_draft_tokens = profile.horizon or MAX_NUM_DRAFT_TOKENS
-    lengths = range(_checked_count(max_num_draft_tokens) + 1)
+    lengths = range(checked_count(max_num_draft_tokens) + 1)
     return max(lengths, key=lambda k: speedup(profile, cost, k, verify_cost, overhead))
 
 
@@ -230,8 +139,8 @@ def guaranteed_speedup(alpha: float, cost: float) -> float:
     If alpha <= c, no length helps: 1 + alpha + ... + alpha^k <= 1 + k * c. Verification of any
     length is taken to cost one pass. (Leviathan et al., corollary 3.9.)
     """
-    _check_probability("the acceptance rate", alpha)
-    _check_cost("cost", cost)
+    check_probability("the acceptance rate", alpha)
+    check_not_negative("cost", cost)
     return max(1.0, (1.0 + alpha) / (1.0 + cost))
 
 
@@ -246,7 +155,7 @@ def acceptance_rate_for(tokens: float, num_draft_tokens: int) -> float | None:
         >>> round(acceptance_rate_for(3.3616, 4), 6)
         0.8
     """
-    _check_cost("tokens", tokens)
+    check_not_negative("tokens", tokens)
     if expected_tokens(1.0, num_draft_tokens) < tokens:
         return None
     if expected_tokens(0.0, num_draft_tokens) >= tokens:
@@ -289,7 +198,7 @@ def break_even_cost(
         >>> round(break_even_cost(0.8, 4), 4)
         0.5904
     """
-    if _checked_count(num_draft_tokens) == 0:
+    if checked_count(num_draft_tokens) == 0:
         raise InvalidInput("expected at least 1 draft token, got 0; an empty draft costs nothing")
     tokens = expected_tokens(acceptance, num_draft_tokens)
     spare = tokens - round_cost(0.0, num_draft_tokens, verify_cost, overhead)
@@ -304,7 +213,7 @@ def implied_tokens(
     overhead: float = 0.0,
 ) -> float:
     """The tokens a round that a measured speed-up implies: `speedup` solved for the tokens."""
-    _check_cost("measured_speedup", measured_speedup)
+    check_not_negative("measured_speedup", measured_speedup)
     return measured_speedup * round_cost(cost, num_draft_tokens, verify_cost, overhead)
 
 
@@ -320,15 +229,18 @@ def arithmetic_overhead(
             the ratio of their parameter counts. The default counts the target's work alone, as
             Leviathan et al. do in table 1. (Theorem 3.11.)
     """
-    _check_cost("arithmetic_cost", arithmetic_cost)
+    check_not_negative("arithmetic_cost", arithmetic_cost)
     work = num_draft_tokens * arithmetic_cost + num_draft_tokens + 1
     return work / expected_tokens(acceptance, num_draft_tokens)
 
 
 @dataclass(frozen=True, slots=True)
 class PlanRow:
-    """What one draft length would give. `expected_tokens` includes the correction or bonus,
-    `accepted_tokens` does not; `speedup` and `arithmetic_overhead` are over plain decoding."""
+    """What one draft length would give.
+
+    `expected_tokens` includes the correction or bonus, `accepted_tokens` does not; `speedup` and
+    `arithmetic_overhead` are over plain decoding.
+    """
 
     num_draft_tokens: int
     expected_tokens: float
@@ -377,30 +289,5 @@ def _verify_cost_of(verify_cost: VerifyCost, num_rows: int) -> float:
         ratio = verify_cost[num_rows]
     else:
         ratio = verify_cost
-    _check_cost("verify_cost", ratio)
-    if ratio == 0:
-        raise InvalidInput(
-            f"expected a positive verify cost for {num_rows} rows, in plain target passes, got 0; "
-            "1.0 says that scoring more rows takes no longer"
-        )
+    check_positive(f"verify_cost for {num_rows} rows", ratio)
     return ratio
-
-
-def _checked_count(num_draft_tokens: int) -> int:
-    if num_draft_tokens < 0:
-        raise InvalidInput(
-            f"expected the number of draft tokens to be 0 or more, got {num_draft_tokens}; "
-            "0 is plain decoding"
-        )
-    return num_draft_tokens
-
-
-def _check_probability(name: str, value: float) -> None:
-    # Written so that NaN fails too.
-    if not 0.0 <= value <= 1.0:
-        raise InvalidInput(f"expected {name} to be from 0 to 1, got {value}; 80 % is 0.8")
-
-
-def _check_cost(name: str, value: float) -> None:
-    if not 0.0 <= value < math.inf:
-        raise InvalidInput(f"expected {name} to be a finite number, 0 or more, got {value}")

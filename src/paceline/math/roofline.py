@@ -7,11 +7,10 @@ arithmetic. While reading is slower, more rows are free, and speculation lives o
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from paceline.errors import InvalidInput
+from paceline.math._checks import check_not_negative, check_positive
 
 _FLOAT32_BYTES = 4
 _MASK_BYTES = 1
@@ -19,14 +18,18 @@ _MASK_BYTES = 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Machine:
-    """The two rates that bound a pass: bytes read, and arithmetic operations, a second."""
+    """The two rates that bound a pass: bytes read, and arithmetic operations, a second.
+
+    Raises:
+        InvalidInput: a rate that is not a finite number above 0.
+    """
 
     bytes_per_second: float
     operations_per_second: float
 
     def __post_init__(self) -> None:
-        _check_positive("bytes_per_second", self.bytes_per_second)
-        _check_positive("operations_per_second", self.operations_per_second)
+        check_positive("bytes_per_second", self.bytes_per_second)
+        check_positive("operations_per_second", self.operations_per_second)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,9 +47,9 @@ class ModelSize:
     kv_bytes_per_token: float = 0.0
 
     def __post_init__(self) -> None:
-        _check_positive("num_parameters", self.num_parameters)
-        _check_positive("weight_bytes", self.weight_bytes)
-        _check_not_negative("kv_bytes_per_token", self.kv_bytes_per_token)
+        check_positive("num_parameters", self.num_parameters)
+        check_positive("weight_bytes", self.weight_bytes)
+        check_not_negative("kv_bytes_per_token", self.kv_bytes_per_token)
 
 
 def kv_bytes_per_token(
@@ -58,6 +61,10 @@ def kv_bytes_per_token(
         >>> kv_bytes_per_token(num_layers=24, num_kv_heads=2, head_dim=64)
         12288.0
     """
+    check_positive("num_layers", num_layers)
+    check_positive("num_kv_heads", num_kv_heads)
+    check_positive("head_dim", head_dim)
+    check_positive("bytes_per_element", bytes_per_element)
     return 2 * num_layers * num_kv_heads * head_dim * bytes_per_element
 
 
@@ -69,7 +76,7 @@ def ridge_rows(machine: Machine, bytes_per_parameter: float = 2.0) -> float:
         >>> round(ridge_rows(h100))
         295
     """
-    _check_positive("bytes_per_parameter", bytes_per_parameter)
+    check_positive("bytes_per_parameter", bytes_per_parameter)
     return machine.operations_per_second * bytes_per_parameter / (2 * machine.bytes_per_second)
 
 
@@ -84,8 +91,8 @@ def pass_seconds(
         num_rows: rows over all sequences of the batch.
         num_cached_tokens: the cached tokens of all sequences together.
     """
-    _check_positive("num_rows", num_rows)
-    _check_not_negative("num_cached_tokens", num_cached_tokens)
+    check_positive("num_rows", num_rows)
+    check_not_negative("num_cached_tokens", num_cached_tokens)
     num_bytes = model.weight_bytes + model.kv_bytes_per_token * num_cached_tokens
     reading = num_bytes / machine.bytes_per_second
     computing = 2 * model.num_parameters * num_rows / machine.operations_per_second
@@ -104,7 +111,8 @@ def verify_cost(
         >>> ratio(1), round(ratio(5), 2)
         (1.0, 2.0)
     """
-    _check_positive("batch_size", batch_size)
+    check_positive("batch_size", batch_size)
+    check_not_negative("context_length", context_length)
     num_cached_tokens = batch_size * context_length
     plain = pass_seconds(machine, model, batch_size, num_cached_tokens)
     return lambda rows: pass_seconds(machine, model, batch_size * rows, num_cached_tokens) / plain
@@ -112,8 +120,10 @@ def verify_cost(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpeculationMemory:
-    """The bytes that speculation needs beside the target. They come out of the cache of a server,
-    so they lower the greatest batch."""
+    """The bytes that speculation needs beside the target.
+
+    They come out of the cache of a server, so they lower the greatest batch.
+    """
 
     weights: float
     cache: float
@@ -123,6 +133,7 @@ class SpeculationMemory:
 
     @property
     def total(self) -> float:
+        """All of it."""
         return self.weights + self.cache + self.logits + self.hidden_states + self.mask
 
 
@@ -152,11 +163,12 @@ def speculation_memory(
         hidden_bytes_per_element: bytes of each.
         tree: whether drafts are trees, which need a mask of k * k flags.
     """
-    _check_not_negative("num_draft_tokens", num_draft_tokens)
-    _check_not_negative("num_cached_tokens", num_cached_tokens)
-    _check_not_negative("hidden_size_per_token", hidden_size_per_token)
-    _check_positive("vocabulary_size", vocabulary_size)
-    _check_positive("batch_size", batch_size)
+    check_not_negative("num_draft_tokens", num_draft_tokens)
+    check_not_negative("num_cached_tokens", num_cached_tokens)
+    check_not_negative("hidden_size_per_token", hidden_size_per_token)
+    check_positive("hidden_bytes_per_element", hidden_bytes_per_element)
+    check_positive("vocabulary_size", vocabulary_size)
+    check_positive("batch_size", batch_size)
     num_rows = batch_size * (num_draft_tokens + 1)
     num_distributions = num_rows + (batch_size * num_draft_tokens if soft_draft else 0)
     return SpeculationMemory(
@@ -166,13 +178,3 @@ def speculation_memory(
         hidden_states=num_rows * hidden_size_per_token * hidden_bytes_per_element,
         mask=batch_size * num_draft_tokens**2 * _MASK_BYTES if tree else 0,
     )
-
-
-def _check_positive(name: str, value: float) -> None:
-    if not 0 < value < math.inf:
-        raise InvalidInput(f"expected {name} to be a finite number above 0, got {value}")
-
-
-def _check_not_negative(name: str, value: float) -> None:
-    if not 0 <= value < math.inf:
-        raise InvalidInput(f"expected {name} to be a finite number, 0 or more, got {value}")

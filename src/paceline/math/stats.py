@@ -132,14 +132,17 @@ class AcceptanceCounts:
 
     @property
     def num_draft_tokens(self) -> int:
+        """All drafted tokens."""
         return sum(self.drafted)
 
     @property
     def num_tested_tokens(self) -> int:
+        """All tested tokens: the accepted ones and those that were rejected."""
         return sum(self.tested)
 
     @property
     def num_accepted_tokens(self) -> int:
+        """All accepted tokens, without the corrections and bonus tokens."""
         return sum(self.accepted)
 
 
