@@ -1,0 +1,38 @@
+"""Paceline: speculative decoding for PyTorch and Hugging Face, with the output proved unchanged.
+
+Names are loaded when they are first used, so that `import paceline` costs nothing.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from paceline.api import Generation, LanguageModel, load
+    from paceline.errors import PacelineError
+    from paceline.huggingface import speculate
+    from paceline.types import SamplingParams
+
+__version__ = "0.1.0.dev0"
+
+_HOME = {
+    "Generation": "paceline.api",
+    "LanguageModel": "paceline.api",
+    "PacelineError": "paceline.errors",
+    "SamplingParams": "paceline.types",
+    "load": "paceline.api",
+    "speculate": "paceline.huggingface",
+}
+
+__all__ = ["Generation", "LanguageModel", "PacelineError", "SamplingParams", "load", "speculate"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module 'paceline' has no attribute {name!r}")
+    return getattr(importlib.import_module(_HOME[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *_HOME])

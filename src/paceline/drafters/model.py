@@ -1,0 +1,169 @@
+"""A draft model: a smaller model with the same tokenizer proposes a chain, token by token.
+
+Source: Leviathan et al. 2211.17192; Chen et al. 2302.01318. The entropy bound is AdaEDL
+(2410.18351), the confidence threshold that of `transformers`.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+from torch import Tensor
+from torch.nn import functional
+
+from paceline.errors import InvalidInput
+from paceline.math.noise import Noise, Purpose
+from paceline.math.warp import SamplingWarp
+from paceline.protocols import Target, Warp, Work
+from paceline.types import (
+    Budget,
+    Committed,
+    Draft,
+    SamplingParams,
+    TargetInfo,
+    require_finite,
+)
+
+log = logging.getLogger("paceline")
+
+_CATCH_UP = 16
+"""Up to this many tokens are caught up within the first scoring pass, more in a prefill."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelDrafter:
+    """Draft with a model of one's own.
+
+    Args:
+        model: the draft model, a target like any other.
+        params: sampling options of the draft; None follows the target's, which accepts most. At
+            temperature 0 the draft is a point mass, whatever the target's temperature is.
+        min_confidence: stop after a token whose probability under q is below this. The token
+            is kept: to drop it would bend the law of the output.
+        entropy_bound: stop before a token whose acceptance is estimated below this, by
+            1 - sqrt(entropy_factor * H(q)) (AdaEDL).
+        entropy_factor: see `entropy_bound`.
+
+    Raises:
+        InvalidInput: a setting outside its range.
+    """
+
+    name: ClassVar[str] = "model"
+    needs: ClassVar[frozenset[str]] = frozenset()
+
+    model: Target = field(repr=False)
+    params: SamplingParams | None = None
+    min_confidence: float = 0.0
+    entropy_bound: float = 0.0
+    entropy_factor: float = 0.2
+
+    def __post_init__(self) -> None:
+        require_finite(self, "min_confidence", self.min_confidence, low=0.0, high=1.0)
+        require_finite(self, "entropy_bound", self.entropy_bound, low=0.0, high=1.0)
+        require_finite(self, "entropy_factor", self.entropy_factor, low=0.0)
+        if self.params is not None and self.params.has_penalties:
+            raise InvalidInput(
+                "the draft's own sampling options take no penalties; leave params out and the "
+                "draft follows the target's, penalties included"
+            )
+
+    def open(self, target: TargetInfo, capacity: int) -> ModelSession:
+        """See `protocols.Drafter.open`."""
+        limit = self.model.info.max_length
+        room = capacity if limit is None else min(capacity, limit)
+        return ModelSession(self, self.model.open(room), room, target)
+
+
+class ModelSession:
+    """See `protocols.DraftSession`. The draft cache holds a prefix of `committed`, then drafts."""
+
+    def __init__(self, drafter: ModelDrafter, slot: Any, room: int, target: TargetInfo) -> None:
+        self._drafter, self._model, self._slot, self._room = drafter, drafter.model, slot, room
+        self._target = target
+        self._warp = None if drafter.params is None else SamplingWarp(drafter.params)
+        self._committed: list[int] = []
+        self._cached: list[int] = []
+        self._told = False
+
+    def observe(self, committed: Committed) -> None:
+        """Cut the draft cache to what became final."""
+        old = len(self._committed)
+        self._committed += committed.tokens
+        right = min(old, len(self._cached))
+        # The last committed token is always fed again: its logits start the next draft.
+        most = min(len(self._cached), len(self._committed) - 1)
+        while right < most and self._cached[right] == self._committed[right]:
+            right += 1
+        del self._cached[right:]
+        self._model.rollback(self._slot, right)
+
+    def propose(self, budget: Budget, warp: Warp, noise: Noise) -> Draft:
+        """See `protocols.DraftSession.propose`."""
+        position = len(self._committed)
+        # The last draft token is not fed, so the draft may reach one token past the room.
+        length = min(budget.num_draft_tokens, self._room - position + 1)
+        if length <= 0:
+            self._tell_once()
+            return Draft()
+        warp = self._warp or warp
+        tokens: list[int] = []
+        laws: list[Tensor] = []
+        logits = self._feed(self._committed[len(self._cached) :])
+        while True:
+            q = warp.law(fit(logits, self._target.vocab_size), tokens)
+            if self._drafter.entropy_bound and self._too_uncertain(q):
+                break
+            token = noise.sample(q, position + len(tokens), Purpose.DRAFT)
+            tokens.append(token)
+            laws.append(q)
+            if len(tokens) == length or float(q[token]) < self._drafter.min_confidence:
+                break
+            logits = self._feed([token])
+        return Draft(tuple(tokens), probs=None if warp.is_greedy else tuple(laws))
+
+    def close(self) -> None:
+        """See `protocols.DraftSession.close`."""
+        self._model.close(self._slot)
+
+    def _feed(self, tokens: Sequence[int]) -> Tensor:
+        """Append tokens to the draft cache; the logits `[V]` behind the last."""
+        vocab = self._model.info.vocab_size
+        # Ids that only the target has are padding of its vocabulary; any id stands for them.
+        known = [token if token < vocab else 0 for token in tokens]
+        if len(known) > _CATCH_UP:
+            self._model.prefill(self._slot, known[:-1])
+            known = known[-1:]
+        draft = Draft(tuple(known[1:]))
+        scores = self._model.score([Work(self._slot, known[0], draft)])[0]
+        self._model.commit(self._slot, range(len(draft)))
+        self._cached += tokens
+        return scores.logits[-1]
+
+    def _too_uncertain(self, q: Tensor) -> bool:
+        entropy = float(-(q * q.clamp_min(1e-30).log()).sum())
+        bound = 1 - math.sqrt(self._drafter.entropy_factor * entropy)
+        return bound < self._drafter.entropy_bound
+
+    def _tell_once(self) -> None:
+        if not self._told:
+            self._told = True
+            log.warning(
+                "the draft model %s takes %d tokens; from here on decoding is plain",
+                self._model.info.name,
+                self._room,
+            )
+
+
+def fit(logits: Tensor, vocab_size: int) -> Tensor:
+    """Cut or pad a row of draft logits to the target's vocabulary; padding is -inf.
+
+    >>> import torch
+    >>> fit(torch.tensor([1.0, 2.0]), 3)
+    tensor([1., 2., -inf])
+    """
+    missing = vocab_size - logits.shape[-1]
+    return functional.pad(logits, (0, missing), value=-math.inf) if missing else logits

@@ -1,0 +1,363 @@
+"""A lean decoder for the Llama family: few operations a layer, weights packed for the CPU.
+
+It computes what `targets.hf` computes with the model's own modules, which is the reference that
+the tests hold it to. Small models are bound by the interpreter; here the projections of a layer
+are fused (query, key and value; gate and up), residuals are added inside the products, and the
+weights go from the file into their packed form one layer at a time, so that the peak memory is
+hardly more than the weights.
+
+Families: llama, mistral without a window, qwen2, qwen3, gemma (the first).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import safe_open
+from torch import Tensor
+from torch.nn import functional
+
+from paceline.errors import ModelError, UnsupportedModel
+from paceline.targets.attention import Pass, attend
+from paceline.targets.packing import Linear, Storage, make_linear
+from paceline.types import TargetInfo
+
+FAMILIES = frozenset({"llama", "mistral", "qwen2", "qwen3", "gemma"})
+
+_ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "silu": functional.silu,
+    "gelu": functional.gelu,
+    "gelu_pytorch_tanh": lambda x: functional.gelu(x, approximate="tanh"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Architecture:
+    """What a configuration says of the shape of a model of the Llama family."""
+
+    name: str
+    vocab_size: int
+    hidden_size: int
+    num_layers: int
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    norm_eps: float
+    norm_offset: float
+    embedding_scale: float
+    activation: str
+    max_length: int
+    tied: bool
+    inverse_frequencies: Tensor
+    rotary_scale: float
+
+    @classmethod
+    def of(cls, config: Any) -> Architecture:
+        """Read a `transformers` configuration.
+
+        Raises:
+            UnsupportedModel: another family, or a feature that this decoder does not compute;
+                `targets.hf` may.
+        """
+        if reason := unsupported(config):
+            raise UnsupportedModel(f"the lean decoder does not take this model: {reason}")
+        gemma = config.model_type == "gemma"
+        head_dim = getattr(config, "head_dim", None)
+        frequencies, scale = _rotary(config)
+        return cls(
+            name=config.name_or_path or config.model_type,
+            vocab_size=config.vocab_size,
+            hidden_size=config.hidden_size,
+            num_layers=config.num_hidden_layers,
+            num_heads=config.num_attention_heads,
+            num_kv_heads=config.num_key_value_heads,
+            head_dim=head_dim or config.hidden_size // config.num_attention_heads,
+            norm_eps=config.rms_norm_eps,
+            norm_offset=1.0 if gemma else 0.0,
+            embedding_scale=config.hidden_size**0.5 if gemma else 1.0,
+            activation=_activation(config),
+            max_length=config.max_position_embeddings,
+            tied=bool(config.tie_word_embeddings),
+            inverse_frequencies=frequencies,
+            rotary_scale=scale,
+        )
+
+
+def unsupported(config: Any) -> str | None:
+    """Why the lean decoder cannot take a model of this configuration; None where it can."""
+    if config.model_type not in FAMILIES:
+        return f"the family {config.model_type!r} is not one of {', '.join(sorted(FAMILIES))}"
+    if "sliding_attention" in (getattr(config, "layer_types", None) or ()) or (
+        config.model_type == "mistral" and config.sliding_window is not None
+    ):
+        return "some layers see a sliding window"
+    if _activation(config) not in _ACTIVATIONS:
+        return f"the activation {_activation(config)!r}"
+    kind = config.rope_parameters.get("rope_type", "default")
+    if kind not in ("default", "linear", "llama3"):
+        return f"rotary positions of type {kind!r}"
+    if config.rope_parameters.get("partial_rotary_factor", 1.0) != 1.0:
+        return "partial rotary positions"
+    return None
+
+
+def _activation(config: Any) -> str:
+    return getattr(config, "hidden_activation", None) or str(config.hidden_act)
+
+
+def _rotary(config: Any) -> tuple[Tensor, float]:
+    """The inverse frequencies `[head_dim / 2]` and the scale of cosines and sines."""
+    kind = config.rope_parameters.get("rope_type", "default")
+    if kind != "default":
+        from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+
+        frequencies, scale = ROPE_INIT_FUNCTIONS[kind](config)
+        return frequencies.float(), float(scale)
+    head_dim = getattr(config, "head_dim", None)
+    dim = head_dim or config.hidden_size // config.num_attention_heads
+    exponents = torch.arange(0, dim, 2, dtype=torch.float32) / dim
+    return config.rope_parameters["rope_theta"] ** -exponents, 1.0
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Layer:
+    """The weights of one decoder layer, fused."""
+
+    input_norm: Tensor
+    qkv: Linear
+    qk_norms: tuple[Tensor, Tensor] | None
+    output: Linear
+    post_norm: Tensor
+    gate_up: Linear
+    down: Linear
+
+
+class DenseDecoder:
+    """A `targets.cached.Decoder` for the Llama family. Make it with `load` or `from_weights`.
+
+    Args:
+        architecture: the shape.
+        embedding: `[V, hidden]`.
+        layers: the decoder layers.
+        norm: the last norm's weight.
+        head: hidden states to logits, of all tokens or of those in `head_ids`.
+        head_ids: the token ids of the head's outputs; None is all of them.
+        dtype: of the activations.
+    """
+
+    def __init__(
+        self,
+        architecture: Architecture,
+        embedding: Tensor,
+        layers: Iterable[Layer],
+        norm: Tensor,
+        head: Linear,
+        head_ids: Tensor | None,
+        dtype: torch.dtype,
+    ) -> None:
+        self.architecture = architecture
+        self.embedding, self.layers, self.norm = embedding, tuple(layers), norm
+        self.head, self.head_ids, self.dtype = head, head_ids, dtype
+        self.device = torch.device("cpu")
+        self.info = TargetInfo(architecture.name, architecture.vocab_size, architecture.max_length)
+        self._activation = _ACTIVATIONS[architecture.activation]
+        half = architecture.head_dim // 2
+        self._sign = torch.cat([-torch.ones(half), torch.ones(half)])
+
+    @property
+    def num_bytes(self) -> int:
+        """The weights that a pass reads."""
+        products = [self.head]
+        for layer in self.layers:
+            products += [layer.qkv, layer.output, layer.gate_up, layer.down]
+        return sum(product.num_bytes for product in products)
+
+    def run(self, batch: Pass) -> Tensor:
+        """See `targets.cached.Decoder.run`."""
+        shape, rows = self.architecture, len(batch.tokens)
+        rotated = shape.num_heads + shape.num_kv_heads
+        cos, sin = self._cos_sin(batch.positions)
+        x = self.embedding[batch.tokens].to(self.dtype)
+        if shape.embedding_scale != 1.0:
+            x = x * torch.tensor(shape.embedding_scale, dtype=self.dtype)
+        for number, layer in enumerate(self.layers):
+            qkv = layer.qkv(self._normed(x, layer.input_norm))
+            heads = qkv.view(rows, rotated + shape.num_kv_heads, shape.head_dim)
+            turned, value = heads[:, :rotated], heads[:, rotated:]
+            if layer.qk_norms is not None:
+                query, key = turned.split([shape.num_heads, shape.num_kv_heads], dim=1)
+                query, key = (
+                    self._normed(query, layer.qk_norms[0]),
+                    self._normed(key, layer.qk_norms[1]),
+                )
+                turned = torch.cat([query, key], dim=1)
+            # x cos + rotate_half(x) sin, the minus of rotate_half being part of `sin`.
+            turned = torch.addcmul(turned * cos, turned.roll(shape.head_dim // 2, -1), sin)
+            turned = turned.transpose(0, 1)
+            seen = attend(
+                number,
+                turned[: shape.num_heads],
+                turned[shape.num_heads :],
+                value.transpose(0, 1),
+                batch,
+                scale=shape.head_dim**-0.5,
+            )
+            x = layer.output(seen.reshape(rows, -1), x)
+            gate, up = layer.gate_up(self._normed(x, layer.post_norm)).chunk(2, dim=-1)
+            x = layer.down(self._activation(gate).mul_(up), x)
+        if not len(batch.scored):
+            return x.new_empty(0, shape.vocab_size)
+        logits = self.head(self._normed(x[batch.scored], self.norm))
+        if self.head_ids is None:
+            return logits
+        everywhere = logits.new_full((len(logits), shape.vocab_size), -torch.inf)
+        return everywhere.index_copy_(1, self.head_ids, logits)
+
+    def _normed(self, x: Tensor, weight: Tensor) -> Tensor:
+        """RMSNorm, in float32 inside (Zhang & Sennrich 1910.07467)."""
+        wide = x.float()
+        wide = wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + self.architecture.norm_eps)
+        if self.architecture.norm_offset:
+            return (wide * (self.architecture.norm_offset + weight.float())).to(x.dtype)
+        return weight * wide.to(x.dtype)
+
+    def _cos_sin(self, positions: Tensor) -> tuple[Tensor, Tensor]:
+        """Rotary cosines and signed sines of the positions, `[N, 1, head_dim]` each."""
+        angles = positions[:, None].float() * self.architecture.inverse_frequencies
+        angles = torch.cat([angles, angles], dim=-1)
+        scale = self.architecture.rotary_scale
+        cos, sin = angles.cos() * scale, angles.sin() * scale * self._sign
+        return cos.to(self.dtype)[:, None], sin.to(self.dtype)[:, None]
+
+    @classmethod
+    def load(
+        cls,
+        folder: Path,
+        config: Any,
+        *,
+        dtype: torch.dtype,
+        storage: Storage = "auto",
+        head_storage: Storage = "auto",
+        head_ids: Tensor | None = None,
+    ) -> DenseDecoder:
+        """Load from a folder in Hugging Face layout, layer by layer.
+
+        Args:
+            folder: holds `*.safetensors`.
+            config: the `transformers` configuration.
+            dtype: of the activations and dense weights.
+            storage: how the layers' weights are kept.
+            head_storage: how the output head is kept.
+            head_ids: cut the head to these tokens.
+
+        Raises:
+            UnsupportedModel: see `Architecture.of`.
+            ModelError: a weight is missing.
+        """
+        return cls.from_weights(
+            Checkpoint(folder),
+            config,
+            dtype=dtype,
+            storage=storage,
+            head_storage=head_storage,
+            head_ids=head_ids,
+        )
+
+    @classmethod
+    def from_weights(
+        cls,
+        weights: Mapping[str, Tensor],
+        config: Any,
+        *,
+        dtype: torch.dtype,
+        storage: Storage = "auto",
+        head_storage: Storage = "auto",
+        head_ids: Tensor | None = None,
+    ) -> DenseDecoder:
+        """Build from named weights, a model's `state_dict()` say. See `load`."""
+        shape = Architecture.of(config)
+
+        def dense(name: str) -> Tensor:
+            return weights[name].detach().to(dtype)
+
+        def fused(names: list[str], storage: Storage) -> Linear:
+            weight = torch.cat([dense(f"{name}.weight") for name in names])
+            biased = f"{names[0]}.bias" in weights
+            bias = torch.cat([dense(f"{name}.bias") for name in names]) if biased else None
+            return make_linear(weight, bias, storage)
+
+        def layer(number: int) -> Layer:
+            at = f"model.layers.{number}"
+            attention, mlp = f"{at}.self_attn", f"{at}.mlp"
+            has_norms = f"{attention}.q_norm.weight" in weights
+            return Layer(
+                input_norm=dense(f"{at}.input_layernorm.weight"),
+                qkv=fused([f"{attention}.{x}_proj" for x in "qkv"], storage),
+                qk_norms=(
+                    (dense(f"{attention}.q_norm.weight"), dense(f"{attention}.k_norm.weight"))
+                    if has_norms
+                    else None
+                ),
+                output=fused([f"{attention}.o_proj"], storage),
+                post_norm=dense(f"{at}.post_attention_layernorm.weight"),
+                gate_up=fused([f"{mlp}.gate_proj", f"{mlp}.up_proj"], storage),
+                down=fused([f"{mlp}.down_proj"], storage),
+            )
+
+        with torch.inference_mode():
+            # Only the rows of the tokens that come up are read, so the embedding may stay where
+            # the file is mapped.
+            embedding = weights["model.embed_tokens.weight"]
+            tied = shape.tied or "lm_head.weight" not in weights
+            head_weight = dense("model.embed_tokens.weight" if tied else "lm_head.weight")
+            if head_ids is not None:
+                head_weight = head_weight[head_ids]
+            return cls(
+                shape,
+                embedding,
+                (layer(number) for number in range(shape.num_layers)),
+                dense("model.norm.weight"),
+                make_linear(head_weight, None, head_storage),
+                head_ids,
+                dtype,
+            )
+
+
+class Checkpoint(Mapping[str, Tensor]):
+    """The weights of a folder, each mapped from its file when it is asked for.
+
+    A file is mapped anew for each tensor, so that its pages are given back when the tensor is
+    dropped; one mapping for all would keep every page that was ever read.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        index = folder / "model.safetensors.index.json"
+        if index.exists():
+            names: dict[str, str] = json.loads(index.read_text())["weight_map"]
+            self._files = {name: folder / file for name, file in names.items()}
+        else:
+            file = folder / "model.safetensors"
+            if not file.exists():
+                raise ModelError(f"{folder} holds no model.safetensors; give a folder that does")
+            with safe_open(file, framework="pt") as opened:
+                self._files = dict.fromkeys(opened.keys(), file)
+
+    def __getitem__(self, name: str) -> Tensor:
+        if name not in self._files:
+            raise ModelError(f"the weight {name!r} is missing; the files belong to another model")
+        with safe_open(self._files[name], framework="pt") as opened:
+            return opened.get_tensor(name)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._files
+
+    def __iter__(self):  # type: ignore[no-untyped-def]
+        return iter(self._files)
+
+    def __len__(self) -> int:
+        return len(self._files)
