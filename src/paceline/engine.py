@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from time import perf_counter
 from typing import Any
@@ -12,7 +14,7 @@ from torch import Tensor
 
 from paceline.errors import ContextOverflow, ContractViolation, InvalidInput
 from paceline.events import Event, Finished, FinishReason, Prefilled, Round
-from paceline.math.noise import Noise
+from paceline.math.noise import CoupledNoise, Noise
 from paceline.math.warp import Processor, SamplingWarp
 from paceline.protocols import Controller, Drafter, Target, Verifier, Work
 from paceline.types import (
@@ -22,7 +24,6 @@ from paceline.types import (
     SamplingParams,
     Scores,
     TargetInfo,
-    Verdict,
     require_int,
 )
 
@@ -71,17 +72,18 @@ def decode(target: Target, verifier: Verifier, requests: Sequence[Request]) -> I
     """Decode the requests together, one target pass a round for all of them.
 
     Yields `Prefilled` for each sequence, then its `Round`s, then `Finished`. Closing the
-    generator, or an exception anywhere, leaves every cache at the committed tokens and closes
-    the slots and sessions that were opened here.
+    generator, or an exception anywhere, closes the slots and sessions that were opened here and
+    leaves a slot of the caller's at the tokens that were told: all but the last are cached.
 
     Raises:
         InvalidInput: a request that cannot be served; raised before the first event.
         ContractViolation: a plug-in broke its contract.
     """
-    sequences: list[_Sequence] = []
-    try:
+    with ExitStack() as stack:
+        sequences = []
         for index, request in enumerate(requests):
             sequences.append(_Sequence(index, request, target, verifier))
+            stack.callback(sequences[-1].close)
         for sequence in sequences:
             yield sequence.prefill()
             if sequence.reason is not None:
@@ -91,13 +93,11 @@ def decode(target: Target, verifier: Verifier, requests: Sequence[Request]) -> I
             start = perf_counter()
             all_scores = target.score(work)
             seconds = perf_counter() - start
+            _check_scores(all_scores, work, target.info)
             for sequence, (_, _, draft), scores in zip(live, work, all_scores, strict=True):
                 yield sequence.advance(draft, scores, seconds, len(live))
                 if sequence.reason is not None:
                     yield sequence.finish()
-    finally:
-        for sequence in sequences:
-            sequence.close()
 
 
 class _Sequence:
@@ -105,16 +105,19 @@ class _Sequence:
 
     def __init__(self, index: int, request: Request, target: Target, verifier: Verifier) -> None:
         self.index, self.request, self.target, self.verifier = index, request, target, verifier
-        self.tokens = list(request.prompt)
-        self.limit = _limit(request, target.info)
+        self.tokens = _token_ids(request.prompt)
+        self.num_prompt_tokens = len(self.tokens)
+        self.limit = _limit(request, self.tokens, target.info)
         self.reason: FinishReason | None = None
         self.rounds = 0
+        self.told: int | None = None
         self.warp = SamplingWarp(
             request.params,
-            request.prompt,
+            self.tokens,
             processors=request.processors,
             min_tokens=request.min_tokens,
-            hold_back=request.stop_token_ids,
+            # Models name end tokens beyond their own vocabulary; these cannot come out anyway.
+            hold_back=[t for t in request.stop_token_ids if 0 <= t < target.info.vocab_size],
         )
         if missing := request.drafter.needs - target.info.gives:
             raise InvalidInput(
@@ -134,6 +137,7 @@ class _Sequence:
         """Bring all of the prompt but its last token into the cache."""
         start = perf_counter()
         prompt = self.tokens
+        self.told = len(prompt)
         cached = min(self.target.length(self.slot), len(prompt) - 1)
         self.target.rollback(self.slot, cached)
         if new := prompt[cached:-1]:
@@ -150,10 +154,12 @@ class _Sequence:
         start = perf_counter()
         budget = self.controller.budget()
         room = self.limit - len(self.tokens) - 1
+        if (most := self.target.info.max_draft_tokens) is not None:
+            room = min(room, most)
         budget = budget._replace(num_draft_tokens=min(budget.num_draft_tokens, room))
         draft = Draft()
         if budget.num_draft_tokens > 0:
-            draft = self.session.propose(budget, self.warp, self.request.noise)
+            draft = self.session.propose(budget, self.warp, self.draft_noise)
             _check(draft, budget.num_draft_tokens, self.request.drafter, self.verifier, self.target)
         self.draft_seconds = perf_counter() - start
         return draft
@@ -163,6 +169,7 @@ class _Sequence:
         start = perf_counter()
         laws = _Laws(self.warp, scores.logits, draft, self.request.keep_scores)
         verdict = self.verifier.verify(draft, laws, self.request.noise, len(self.tokens))
+        _check_verdict(verdict, draft, self.verifier)
         block = [*(draft.tokens[node] for node in verdict.path), verdict.token]
         kept, self.reason = self._cut(block)
         verify_seconds = perf_counter() - start
@@ -173,49 +180,64 @@ class _Sequence:
         self.tokens += committed
         self.warp.observe(committed)
         self.controller.observe(draft, verdict)
+        start = perf_counter()
         if self.reason is None:
             self.session.observe(Committed(committed))
+        observe_seconds = perf_counter() - start
         self.rounds += 1
-        return Round(
+        event = Round(
             index=self.index,
             number=self.rounds,
             tokens=committed,
             num_draft_tokens=len(draft),
             num_accepted_tokens=min(kept, len(verdict.path)),
-            max_path_length=max((len(draft.path(node)) for node in range(len(draft))), default=0),
-            draft_seconds=self.draft_seconds,
+            max_path_length=draft.max_path_length,
+            draft_seconds=self.draft_seconds + observe_seconds,
             target_seconds=target_seconds,
             verify_seconds=verify_seconds,
             num_sequences=shared,
             **self._diagnostics(scores.logits, laws, (ROOT, *verdict.path)[:kept], committed),
         )
+        self.told = len(self.tokens)
+        return event
 
     def finish(self) -> Finished:
         """Close the sequence and say why."""
         assert self.reason is not None
         self.close()
-        answer = len(self.tokens) - len(self.request.prompt)
+        answer = len(self.tokens) - self.num_prompt_tokens
         return Finished(index=self.index, reason=self.reason, num_tokens=answer)
 
     def close(self) -> None:
         """Free what was opened. Safe to call twice."""
         if not self.closed:
             self.closed = True
-            self.session.close()
-            self._close_slot()
+            try:
+                self.session.close()
+            finally:
+                self._close_slot()
 
     def _close_slot(self) -> None:
         if self.request.slot is None:
             self.target.close(self.slot)
+        elif self.told is not None and self.target.length(self.slot) >= self.told:
+            # A round failed after its commit: nobody has heard of those tokens.
+            self.target.rollback(self.slot, self.told - 1)
 
     def _cut(self, block: list[int]) -> tuple[int, FinishReason | None]:
         """How many tokens of the block to keep, and whether the answer ends with the last."""
-        request, old = self.request, len(self.tokens) - len(self.request.prompt)
+        request, old = self.request, len(self.tokens) - self.num_prompt_tokens
         ends = [old + i + 1 for i, token in enumerate(block) if token in request.stop_token_ids]
-        answer = [*self.tokens[len(request.prompt) :], *block]
-        if request.stop_rules and len(answer) >= request.min_tokens:
-            cuts = (rule(answer, max(old, request.min_tokens - 1)) for rule in request.stop_rules)
+        if request.stop_rules and old + len(block) >= request.min_tokens:
+            answer = [*self.tokens[self.num_prompt_tokens :], *block]
+            above = max(old, request.min_tokens - 1)
+            cuts = [rule(answer, above) for rule in request.stop_rules]
             ends += [cut for cut in cuts if cut is not None]
+            if wrong := [cut for cut in ends if not old < cut <= len(answer)]:
+                raise ContractViolation(
+                    f"a stop rule cut the answer to {wrong[0]} tokens; it had to be above {above} "
+                    f"and at most {len(answer)}"
+                )
         if ends:
             return min(ends) - old, FinishReason.STOP
         full = len(self.tokens) + len(block) == self.limit
@@ -249,35 +271,47 @@ class _Laws:
     def __init__(self, warp: SamplingWarp, logits: Tensor, draft: Draft, keep: bool) -> None:
         self._warp, self._logits, self._draft, self._keep = warp, logits, draft, keep
         self._laws: dict[int, Tensor] = {}
-        self._scores: dict[int, Tensor] = {}
+        self._processed: dict[int, Tensor] = {}
 
     def __call__(self, node: int) -> Tensor:
         if node not in self._laws:
             path = [self._draft.tokens[i] for i in self._draft.path(node)]
-            scores = self._warp.scores(self._logits[node + 1], path)
+            processed = self._warp.process(self._logits[node + 1], path)
             if self._keep:
-                self._scores[node] = scores
-            self._laws[node] = self._warp.law_of(scores)
+                self._processed[node] = processed
+            self._laws[node] = self._warp.law_of(processed)
         return self._laws[node]
 
     def scores(self, nodes: Sequence[int]) -> Tensor:
         """The processed scores behind the nodes, `[len(nodes), V]`."""
-        return torch.stack([self._scores[node] for node in nodes])
+        for node in nodes:
+            self(node)  # a rule need not have asked for it
+        return torch.stack([self._warp.scores_of(self._processed[node]) for node in nodes])
 
 
-def _limit(request: Request, info: TargetInfo) -> int:
+def _token_ids(prompt: Sequence[int]) -> list[int]:
+    """The prompt as plain integers, from a tensor or an array too."""
+    try:
+        return [operator.index(token) for token in prompt]
+    except TypeError:
+        raise InvalidInput(
+            f"the prompt must be a sequence of token ids; it is {prompt!r:.80}"
+        ) from None
+
+
+def _limit(request: Request, prompt: Sequence[int], info: TargetInfo) -> int:
     """The longest the sequence can become, prompt and answer together; raises if it cannot be."""
-    length = len(request.prompt)
+    length = len(prompt)
     if not length:
         raise InvalidInput("the prompt is empty; give at least one token (a start token, say)")
-    if not all(0 <= token < info.vocab_size for token in request.prompt):
+    if not all(0 <= token < info.vocab_size for token in prompt):
         raise InvalidInput(
             f"the prompt holds token ids outside the vocabulary of {info.name} "
             f"(0 to {info.vocab_size - 1}); was it encoded with another tokenizer?"
         )
-    for name in ("min_tokens", "max_tokens", "logprobs"):
-        if (value := getattr(request, name)) is not None:
-            require_int(name, value, low=0)
+    require_int("min_tokens", request.min_tokens, low=0)
+    if request.logprobs is not None:
+        require_int("logprobs", request.logprobs, low=0, high=info.vocab_size)
     if info.max_length is not None and length >= info.max_length:
         raise ContextOverflow(
             f"the prompt has {length} tokens and {info.name} takes {info.max_length}, prompt and "
@@ -285,6 +319,12 @@ def _limit(request: Request, info: TargetInfo) -> int:
         )
     limits = [info.max_length] if info.max_length is not None else []
     if request.max_tokens is not None:
+        require_int("max_tokens", request.max_tokens, low=0)
+        if request.min_tokens > request.max_tokens:
+            raise InvalidInput(
+                f"min_tokens must be at most max_tokens, which is {request.max_tokens}; it is "
+                f"{request.min_tokens}"
+            )
         limits.append(length + request.max_tokens)
     if not limits:
         raise InvalidInput(f"{info.name} has no context limit: give max_tokens")
@@ -312,10 +352,34 @@ def _check(draft: Draft, budget: int, drafter: Drafter, verifier: Verifier, targ
             f"drafter {drafter.name!r} proposed token {bad[0]}; the vocabulary of the target is "
             f"0 to {vocab - 1}"
         )
-    longest = max((len(draft.path(node)) for node in range(len(draft))), default=0)
-    if longest > budget:
+    if draft.max_path_length > budget:
         raise ContractViolation(
-            f"drafter {drafter.name!r} proposed a path of {longest} tokens; the budget was {budget}"
+            f"drafter {drafter.name!r} proposed a path of {draft.max_path_length} tokens; the "
+            f"budget was {budget}"
+        )
+    if bad_laws := [law for law in draft.probs or () if law is not None and law.shape != (vocab,)]:
+        raise ContractViolation(
+            f"drafter {drafter.name!r} gave a law of shape {tuple(bad_laws[0].shape)}; it must be "
+            f"({vocab},), the vocabulary of the target"
+        )
+
+
+def _check_scores(all_scores: list[Scores], work: Sequence[Work], info: TargetInfo) -> None:
+    """Hold what a target pass returned against the contract."""
+    expected = [(len(item.draft) + 1, info.vocab_size) for item in work]
+    came = [tuple(scores.logits.shape) for scores in all_scores]
+    if came != expected:
+        raise ContractViolation(
+            f"target {info.name} returned logits of shape {came} for the pass; expected {expected}"
+        )
+
+
+def _check_verdict(verdict: Verdict, draft: Draft, verifier: Verifier) -> None:
+    """Hold a verdict against the contract: its path must start at the root and skip nothing."""
+    path = verdict.path
+    if path and not (0 <= path[-1] < len(draft) and draft.path(path[-1]) == path):
+        raise ContractViolation(
+            f"the rule {verifier.name!r} accepted the nodes {path}, which are no path from the root"
         )
 
 

@@ -84,8 +84,14 @@ def to_json(event: Event) -> dict[str, Any]:
     """
     values = {item.name: getattr(event, item.name) for item in fields(event)}
     kept = {
-        name: list(value) if isinstance(value, tuple) else value
+        name: _plain(value)
         for name, value in values.items()
         if value is not None and not isinstance(value, Tensor)
     }
     return {"event": type(event).__name__.lower(), **kept}
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, tuple):
+        return [_plain(item) for item in value]
+    return value.value if isinstance(value, StrEnum) else value

@@ -147,6 +147,11 @@ class Verifier(Protocol):
         ...
 
     @property
+    def couples(self) -> bool:
+        """Whether a drafter's draws share the noise of the target's, position by position."""
+        ...
+
+    @property
     def schemes(self) -> frozenset[Scheme]:
         """The ways of drawing siblings that it knows. The engine refuses any other."""
         ...

@@ -86,6 +86,19 @@ class Draft:
         """Whether each token is the only child of the one before."""
         return self.parents == tuple(range(ROOT, len(self.tokens) - 1))
 
+    @property
+    def max_path_length(self) -> int:
+        """The number of tokens on the longest path.
+
+        >>> Draft(tokens=(5, 7, 9), parents=(-1, 0, 0)).max_path_length
+        2
+        """
+        assert self.parents is not None
+        depths: list[int] = []
+        for parent in self.parents:
+            depths.append(1 if parent == ROOT else depths[parent] + 1)
+        return max(depths, default=0)
+
     def law(self, node: int) -> Tensor | None:
         """The law q of `node`, None for a point mass."""
         return None if self.probs is None else self.probs[node]
@@ -141,12 +154,14 @@ class TargetInfo:
         vocab_size: the number of logits in a row.
         max_length: the longest sequence, prompt and answer together, in tokens; None where
             there is no limit.
-        gives: the data that it can hand to a drafter beyond tokens (see `protocols.Need`).
+        max_draft_tokens: the most draft tokens that one pass takes; None where any number fits.
+        gives: the data that it can hand to a drafter beyond tokens.
     """
 
     name: str
     vocab_size: int
     max_length: int | None = None
+    max_draft_tokens: int | None = None
     gives: frozenset[str] = frozenset()
 
 
@@ -162,8 +177,16 @@ class Committed(NamedTuple):
     tokens: tuple[int, ...]
 
 
-def _freeze(mapping: Mapping[int, float]) -> Mapping[int, float]:
-    return MappingProxyType({int(token): float(bias) for token, bias in mapping.items()})
+class _FrozenBias(dict[int, float]):
+    """A logit bias that cannot change: unlike a mapping proxy it can be copied, pickled, hashed."""
+
+    def __init__(self, bias: Mapping[int, float]) -> None:
+        super().__init__({int(token): float(value) for token, value in bias.items()})
+        if wrong := [token for token, value in self.items() if not value < math.inf]:
+            raise InvalidInput(
+                f"logit_bias must hold numbers, or -inf to ban; it is {self[wrong[0]]} for "
+                f"token {wrong[0]}"
+            )
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,8 +12,12 @@ from enum import IntEnum
 from typing import Protocol
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
+
+from paceline.errors import ContractViolation
+from paceline.math.candidates import Blocks, in_blocks
 
 
 class Purpose(IntEnum):
@@ -61,15 +65,15 @@ class SeededNoise:
         self._key = np.array([seed, stream], dtype=np.uint64)
         self._used: Counter[tuple[int, int]] = Counter()
 
-    def _generator(self, position: int, purpose: Purpose, repeat: int) -> np.random.Generator:
-        # The lowest word is left to Philox, which counts in it; 2**64 numbers a key are enough.
+    def _philox(self, position: int, purpose: Purpose, repeat: int) -> np.random.Philox:
+        # The lowest word is left to Philox, which counts in it.
         counter = np.array([0, repeat, position, int(purpose)], dtype=np.uint64)
-        return np.random.Generator(np.random.Philox(key=self._key, counter=counter))
+        return np.random.Philox(key=self._key, counter=counter)
 
     def _uniform(self, position: int, purpose: Purpose) -> float:
         repeat = self._used[position, purpose]
         self._used[position, purpose] += 1
-        return float(self._generator(position, purpose, repeat).random())
+        return np.random.Generator(self._philox(position, purpose, repeat)).random()
 
     def accept(self, probability: float, position: int) -> bool:
         """See `Noise.accept`. Certain outcomes use up no number."""
@@ -79,27 +83,54 @@ class SeededNoise:
 
     def sample(self, law: Tensor, position: int, purpose: Purpose) -> int:
         """See `Noise.sample`: inversion of the cumulative law, in float64."""
-        peak, token = law.max(dim=-1)
-        if peak == 1:  # a point mass, greedy decoding's only law
-            return int(token)
+        if _is_point_mass(law):
+            return Blocks(law).argmax()
         return invert(law, self._uniform(position, purpose))
 
     def race(self, law: Tensor, position: int) -> int:
         """See `Noise.race`. Token v sees the same number in vocabularies of every size."""
-        noise = self._generator(position, Purpose.RACE, 0).standard_exponential(law.shape[-1])
-        return race(law, torch.from_numpy(noise))
+        if _is_point_mass(law):
+            return Blocks(law).argmax()
+        runners = np.flatnonzero(law.numpy())
+        key = int(self._philox(position, Purpose.RACE, 0).random_raw())
+        times = torch.from_numpy(exponentials(key, runners))
+        return int(runners[race(law[torch.from_numpy(runners)], times)])
+
+
+def _is_point_mass(law: Tensor) -> bool:
+    """Whether one token has all the mass, as under greedy decoding: nothing is left to chance."""
+    peak = law.amax()
+    return bool(peak > 0) and bool(peak == law.sum())
 
 
 def invert(law: Tensor, uniform: float) -> int:
     """The token at which the cumulative `law` (`[V]`) passes the share `uniform` of its sum.
 
+    Sums in float64: first the blocks, then the tokens of one block.
+
+    Raises:
+        ContractViolation: the law has no mass, or it holds NaN.
+
     >>> invert(torch.tensor([0.5, 0.0, 0.5]), 0.5)
     2
     """
-    cumulative = law.to(torch.float64).cumsum(dim=-1)
-    token = int(torch.searchsorted(cumulative, cumulative[-1] * uniform, right=True))
-    # The product may round up to the whole sum; the last token with any mass is meant then.
-    return token if token < law.shape[-1] else int(law.nonzero()[-1])
+    rows = in_blocks(law, fill=0.0)
+    blocks = rows.sum(dim=-1, dtype=torch.float64).cumsum(dim=0)
+    total = float(blocks[-1])
+    if not total > 0:
+        raise ContractViolation(f"a law must have a positive sum to draw from; it has {total}")
+    block, rest = _passes(blocks, total * uniform)
+    token, _ = _passes(rows[block].cumsum(dim=0, dtype=torch.float64), rest)
+    return block * rows.shape[-1] + token
+
+
+def _passes(cumulative: Tensor, point: float) -> tuple[int, float]:
+    """Where `cumulative` first exceeds `point`, and by how much `point` exceeds what is before."""
+    place = int(torch.searchsorted(cumulative, point, right=True))
+    if place == len(cumulative):
+        # `point` was rounded up to the whole sum: the last step up is meant.
+        place = int(torch.searchsorted(cumulative, float(cumulative[-1])))
+    return place, point - (float(cumulative[place - 1]) if place else 0.0)
 
 
 def race(law: Tensor, exponentials: Tensor) -> int:
@@ -108,4 +139,22 @@ def race(law: Tensor, exponentials: Tensor) -> int:
     >>> race(torch.tensor([0.9, 0.1]), torch.tensor([1.0, 1.0]))
     0
     """
-    return int(torch.where(law > 0, exponentials / law.to(exponentials.dtype), torch.inf).argmin())
+    # As the largest law(v) / E_v, which needs no care for tokens without mass.
+    return Blocks(law.to(exponentials.dtype) / exponentials).argmax()
+
+
+def exponentials(key: int, tokens: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
+    """Standard exponential numbers, one a token, each a function of `key` and the token alone.
+
+    Token v gets the v-th number of SplitMix64 started at `key`, which can be computed without
+    those before it (Steele, Lea and Flood 2014, figure 11).
+
+    >>> bool((exponentials(7, np.arange(100))[[3, 99]] == exponentials(7, np.array([3, 99]))).all())
+    True
+    """
+    z = (tokens.astype(np.uint64) + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15) + np.uint64(key)
+    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    z ^= z >> np.uint64(31)
+    # In the middle of 2**53 cells of (0, 1), so that no number is 0 or infinite.
+    return -np.log(((z >> np.uint64(11)) + 0.5) * 2.0**-53)

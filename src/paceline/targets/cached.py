@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import torch
@@ -72,7 +72,9 @@ class CachedTarget:
     @property
     def info(self) -> TargetInfo:
         """See `protocols.Target.info`."""
-        return self.decoder.info
+        if self.fixed_rows is None:
+            return self.decoder.info
+        return replace(self.decoder.info, max_draft_tokens=self.fixed_rows - 1)
 
     def open(self, capacity: int) -> Slot:
         """See `protocols.Target.open`."""

@@ -26,6 +26,7 @@ class CouplingVerifier:
 
     name: ClassVar[str] = "coupling"
     exact: ClassVar[bool] = True
+    couples: ClassVar[bool] = True
     schemes: ClassVar[frozenset[Scheme]] = frozenset(Scheme)
     needs_chain: ClassVar[bool] = False
 

@@ -28,6 +28,7 @@ class TokenVerifier:
 
     name: ClassVar[str] = "token"
     exact: ClassVar[bool] = True
+    couples: ClassVar[bool] = False
     schemes: ClassVar[frozenset[Scheme]] = frozenset({Scheme.SINGLE})
     needs_chain: ClassVar[bool] = True
 
