@@ -111,6 +111,7 @@ class _Sequence:
         self.reason: FinishReason | None = None
         self.rounds = 0
         self.told: int | None = None
+        self.draft_noise = CoupledNoise(request.noise) if verifier.couples else request.noise
         self.warp = SamplingWarp(
             request.params,
             self.tokens,

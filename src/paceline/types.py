@@ -7,10 +7,10 @@ target after the user's sampling options, `q` the law that a draft token was rea
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+import operator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from enum import StrEnum
-from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from torch import Tensor
@@ -116,6 +116,15 @@ class Draft:
             node = self.parents[node]
         return tuple(reversed(path))
 
+    def is_path(self, nodes: Sequence[int]) -> bool:
+        """Whether `nodes` go down from the first level, each the parent of the next.
+
+        >>> Draft(tokens=(5, 7, 9), parents=(-1, 0, 0)).is_path((0, 2))
+        True
+        """
+        inside = all(0 <= node < len(self) for node in nodes)
+        return inside and tuple(nodes) == (self.path(nodes[-1]) if nodes else ())
+
     def children(self, node: int) -> tuple[int, ...]:
         """The children of `node` in draw order."""
         assert self.parents is not None
@@ -177,16 +186,42 @@ class Committed(NamedTuple):
     tokens: tuple[int, ...]
 
 
-class _FrozenBias(dict[int, float]):
-    """A logit bias that cannot change: unlike a mapping proxy it can be copied, pickled, hashed."""
+class LogitBias(Mapping[int, float]):
+    """A bias by token id that cannot change; unlike a mapping proxy it copies, pickles and hashes.
+
+    Raises:
+        InvalidInput: a bias that is no number, NaN or +infinity; -infinity bans a token.
+    """
 
     def __init__(self, bias: Mapping[int, float]) -> None:
-        super().__init__({int(token): float(value) for token, value in bias.items()})
-        if wrong := [token for token, value in self.items() if not value < math.inf]:
-            raise InvalidInput(
-                f"logit_bias must hold numbers, or -inf to ban; it is {self[wrong[0]]} for "
-                f"token {wrong[0]}"
-            )
+        self._bias = {}
+        for token, value in bias.items():
+            try:
+                self._bias[operator.index(token)] = float(value)
+            except (TypeError, ValueError):
+                raise InvalidInput(
+                    f"logit_bias must map token ids to numbers; it maps {token!r} to {value!r}"
+                ) from None
+            if not float(value) < math.inf:
+                raise InvalidInput(
+                    f"a logit_bias must be a number below infinity; that of token {token} is "
+                    f"{value}"
+                )
+
+    def __getitem__(self, token: int) -> float:
+        return self._bias[token]
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._bias)
+
+    def __len__(self) -> int:
+        return len(self._bias)
+
+    def __hash__(self) -> int:
+        return hash(frozenset(self._bias.items()))
+
+    def __repr__(self) -> str:
+        return repr(self._bias)
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,7 +273,7 @@ class SamplingParams:
         require_finite(self, "frequency_penalty", self.frequency_penalty)
         if self.seed is not None:
             require_int("seed", self.seed, low=0, high=2**64 - 1)
-        object.__setattr__(self, "logit_bias", _freeze(self.logit_bias))
+        object.__setattr__(self, "logit_bias", LogitBias(self.logit_bias))
         if self.allowed_token_ids is not None:
             object.__setattr__(self, "allowed_token_ids", frozenset(self.allowed_token_ids))
             if not self.allowed_token_ids:

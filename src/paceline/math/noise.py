@@ -73,7 +73,7 @@ class SeededNoise:
     def _uniform(self, position: int, purpose: Purpose) -> float:
         repeat = self._used[position, purpose]
         self._used[position, purpose] += 1
-        return np.random.Generator(self._philox(position, purpose, repeat)).random()
+        return float(np.random.Generator(self._philox(position, purpose, repeat)).random())
 
     def accept(self, probability: float, position: int) -> bool:
         """See `Noise.accept`. Certain outcomes use up no number."""
@@ -95,6 +95,29 @@ class SeededNoise:
         key = int(self._philox(position, Purpose.RACE, 0).random_raw())
         times = torch.from_numpy(exponentials(key, runners))
         return int(runners[race(law[torch.from_numpy(runners)], times)])
+
+
+class CoupledNoise:
+    """What a drafter is handed under a rule that couples: its draws become races.
+
+    A drafter draws with `sample`, as under every rule; here the draw shares its noise with the
+    target's at the same position, so that the two tend to agree.
+    """
+
+    def __init__(self, noise: Noise) -> None:
+        self._noise = noise
+
+    def accept(self, probability: float, position: int) -> bool:
+        """See `Noise.accept`."""
+        return self._noise.accept(probability, position)
+
+    def sample(self, law: Tensor, position: int, purpose: Purpose) -> int:
+        """Race, see `Noise.race`."""
+        return self._noise.race(law, position)
+
+    def race(self, law: Tensor, position: int) -> int:
+        """See `Noise.race`."""
+        return self._noise.race(law, position)
 
 
 def _is_point_mass(law: Tensor) -> bool:

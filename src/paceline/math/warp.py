@@ -6,20 +6,18 @@ argument. The order, and each step, is that of `transformers` (generation/logits
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 
 import torch
 from torch import Tensor
 
 from paceline.errors import InvalidInput, ModelError
+from paceline.math.candidates import Blocks, truncated_law
+from paceline.math.history import TokenCounts
 from paceline.types import SamplingParams
 
 Processor = Callable[[Sequence[int], Tensor], Tensor]
 """Takes the token ids so far (prompt, answer, draft path) and logits `[V]`; returns logits."""
-
-_CANDIDATES = 1024
-"""How many of the most probable tokens top-p looks at before it sorts the whole vocabulary."""
 
 
 def penalize(
@@ -78,17 +76,15 @@ def keep_top_k(logits: Tensor, top_k: int) -> Tensor:
 def keep_top_p(logits: Tensor, top_p: float) -> Tensor:
     """Keep the smallest set of most probable tokens whose mass reaches `top_p`; at least one.
 
-    A token stays if the mass of those before it, in falling order, is below `top_p`.
+    A token stays if the mass of those before it, in falling order, is below `top_p`. Of tokens
+    that tie the later ones come first.
     """
     if top_p >= 1:
         return logits
-    probs = logits.softmax(dim=-1)
-    width = min(_CANDIDATES, logits.shape[-1])
-    largest, ids = probs.topk(width, dim=-1)
-    if width < logits.shape[-1] and bool((largest.sum(dim=-1) < top_p).any()):
-        largest, ids = probs.sort(dim=-1, descending=True, stable=True)
-    before = largest.cumsum(dim=-1) - largest
-    drop = torch.ones_like(logits, dtype=torch.bool).scatter(-1, ids, before >= top_p)
+    ids = torch.arange(logits.shape[-1] - 1, -1, -1)
+    probs, order = logits.softmax(dim=-1)[..., ids].sort(dim=-1, descending=True, stable=True)
+    before = probs.cumsum(dim=-1) - probs
+    drop = torch.empty_like(before, dtype=torch.bool).scatter_(-1, ids[order], before >= top_p)
     return logits.masked_fill(drop, -torch.inf)
 
 
@@ -102,19 +98,19 @@ def keep_min_p(logits: Tensor, min_p: float) -> Tensor:
 
 
 def point_mass(logits: Tensor) -> Tensor:
-    """All mass on the largest logit, the first of several."""
+    """All mass on the largest logit, the first of several; one row `[V]`."""
     law = torch.zeros_like(logits)
-    return law.scatter_(-1, logits.argmax(dim=-1, keepdim=True), 1)
-
-
-def cool(logits: Tensor, temperature: float) -> Tensor:
-    """Divide by a temperature above 0. The largest logit becomes 0, so nothing overflows."""
-    return (logits - logits.max(dim=-1, keepdim=True).values) / temperature
+    law[Blocks(logits).argmax()] = 1
+    return law
 
 
 def truncate(logits: Tensor, params: SamplingParams) -> Tensor:
-    """Temperature, top-k, top-p, min-p, in this order; params.temperature must be above 0."""
-    logits = cool(logits, params.temperature)
+    """Temperature, top-k, top-p, min-p, in this order; params.temperature must be above 0.
+
+    The plain form, and what a caller sees as scores; `candidates.truncated_law` gives their
+    softmax faster.
+    """
+    logits = logits / params.temperature
     logits = keep_top_k(logits, params.top_k)
     logits = keep_top_p(logits, params.top_p)
     return keep_min_p(logits, params.min_p)
@@ -149,14 +145,17 @@ class SamplingWarp:
         self.params = params
         self._tokens = list(prompt)
         self._prompt_length = len(self._tokens)
-        self._seen = set(self._tokens) if params.has_penalties else set()
-        self._counts: Counter[int] = Counter()
+        self._seen = TokenCounts(self._tokens if params.has_penalties else ())
+        self._answer = TokenCounts()
         self._processors = tuple(processors)
         self._min_tokens = min_tokens
-        self._hold_back = _ids(hold_back)
-        self._bias = _ids(params.logit_bias), torch.tensor(list(params.logit_bias.values()))
+        self._bias = (
+            _ids(params.logit_bias),
+            torch.tensor(list(params.logit_bias.values()), dtype=torch.float64),
+        )
         self._allowed = None if params.allowed_token_ids is None else _ids(params.allowed_token_ids)
         self._banned = _ids(params.banned_token_ids)
+        self._banned_at_first = _ids(params.banned_token_ids.union(hold_back))
 
     @property
     def is_greedy(self) -> bool:
@@ -167,60 +166,69 @@ class SamplingWarp:
         """Take final tokens of the answer into the history."""
         self._tokens += tokens
         if self.params.has_penalties:
-            self._seen.update(tokens)
-            self._counts.update(tokens)
+            self._seen.add(tokens)
+            self._answer.add(tokens)
 
-    def scores(self, logits: Tensor, path: Sequence[int] = ()) -> Tensor:
-        """The processed logits `[V]` behind `path`; their softmax is the law above temperature 0.
+    def law(self, logits: Tensor, path: Sequence[int] = ()) -> Tensor:
+        """See `protocols.Warp.law`.
 
         Raises:
             InvalidInput: the options leave no token.
-            ModelError: the logits hold NaN.
+            ModelError: the logits hold NaN or +infinity.
         """
-        length = len(self._tokens) - self._prompt_length + len(path)
+        return self.law_of(self.process(logits, path))
+
+    def process(self, logits: Tensor, path: Sequence[int] = ()) -> Tensor:
+        """All steps before temperature: processors, penalties, bias, allowed and banned tokens.
+
+        Raises: see `law`.
+        """
         scores = logits
-        for processor in self._processors:
-            scores = processor((*self._tokens, *path), scores)
+        if self._processors:
+            # A processor that writes in place, as many do, must not change the target's logits.
+            scores = logits.clone()
+            for processor in self._processors:
+                scores = processor((*self._tokens, *path), scores)
         if self.params.has_penalties:
-            scores = self._penalize(scores, path)
+            scores = penalize(
+                scores,
+                repetition=self._seen.with_path(path)[0],
+                repetition_penalty=self.params.repetition_penalty,
+                counts=self._answer.with_path(path),
+                presence_penalty=self.params.presence_penalty,
+                frequency_penalty=self.params.frequency_penalty,
+            )
         ids, bias = self._bias
         if len(ids):
             scores = scores.index_add(-1, ids, bias.to(scores.dtype))
-        banned = self._banned
-        if length < self._min_tokens and len(self._hold_back):
-            banned = torch.cat([banned, self._hold_back])
+        length = len(self._tokens) - self._prompt_length + len(path)
+        banned = self._banned_at_first if length < self._min_tokens else self._banned
         if self._allowed is not None or len(banned):
             scores = restrict(scores, allowed=self._allowed, banned=banned)
-        best = float(scores.max())
-        if best == -torch.inf:
-            raise InvalidInput(
-                f"the sampling options leave no token at position {len(self._tokens) + len(path)}: "
-                "every one is banned; allow more tokens"
-            )
-        if best != best:
-            raise ModelError(
-                "the target's logits hold NaN; its weights or its dtype are at fault "
-                "(float16 on a CPU, say): load it in float32 or bfloat16"
-            )
-        return scores if self.is_greedy else truncate(scores, self.params)
+        _check(float(scores.amax()), position=len(self._tokens) + len(path))
+        return scores
 
-    def law(self, logits: Tensor, path: Sequence[int] = ()) -> Tensor:
-        """See `protocols.Warp.law`."""
-        return self.law_of(self.scores(logits, path))
+    def law_of(self, processed: Tensor) -> Tensor:
+        """The law `[V]` of what `process` returned."""
+        return point_mass(processed) if self.is_greedy else truncated_law(processed, self.params)
 
-    def law_of(self, scores: Tensor) -> Tensor:
-        """The law `[V]` of processed `scores` `[V]`."""
-        return point_mass(scores) if self.is_greedy else scores.softmax(dim=-1)
+    def scores_of(self, processed: Tensor) -> Tensor:
+        """What `transformers` calls scores: the log of the law but for a constant, if not greedy."""
+        return processed if self.is_greedy else truncate(processed, self.params)
 
-    def _penalize(self, logits: Tensor, path: Sequence[int]) -> Tensor:
-        counts = self._counts + Counter(path) if path else self._counts
-        return penalize(
-            logits,
-            repetition=_ids(self._seen.union(path)),
-            repetition_penalty=self.params.repetition_penalty,
-            counts=(_ids(counts), torch.tensor(list(counts.values()), dtype=torch.long)),
-            presence_penalty=self.params.presence_penalty,
-            frequency_penalty=self.params.frequency_penalty,
+
+def _check(best: float, *, position: int) -> None:
+    """Refuse processed logits, `best` being the largest, that have no law."""
+    if best == -torch.inf:
+        raise InvalidInput(
+            f"the sampling options leave no token at position {position}: every one is banned; "
+            "allow more tokens"
+        )
+    if best != best or best == torch.inf:
+        raise ModelError(
+            f"the target's logits hold {'NaN' if best != best else 'infinity'} at position "
+            f"{position}; its weights, its dtype (float16 on a CPU, say) or a logits processor "
+            "are at fault: load it in float32 or bfloat16"
         )
 
 
