@@ -24,6 +24,7 @@ from paceline.types import (
     SamplingParams,
     Scores,
     TargetInfo,
+    Verdict,
     require_int,
 )
 
@@ -248,7 +249,8 @@ class _Sequence:
         self, logits: Tensor, laws: _Laws, nodes: Sequence[int], tokens: Sequence[int]
     ) -> dict[str, Any]:
         """What the request wants to know beyond the tokens; `nodes` are the tokens' parents."""
-        request, rows, found = self.request, [node + 1 for node in nodes], {}
+        request, rows = self.request, [node + 1 for node in nodes]
+        found: dict[str, Any] = {}
         if request.keep_logits:
             found["logits"] = logits[rows]
         if request.keep_scores:

@@ -1,4 +1,4 @@
-"""The law behind a row of logits without a sort of the vocabulary: the fast twin of `warp.truncate`.
+"""The law behind a row of logits, without a sort: the fast twin of `warp.truncate`.
 
 The few largest of many values are found by blocks: a value among the k largest lies in a block
 whose own largest value is among the k largest of the blocks'. One pass over the row finds those,

@@ -180,4 +180,5 @@ def exponentials(key: int, tokens: npt.NDArray[np.int64]) -> npt.NDArray[np.floa
     z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     z ^= z >> np.uint64(31)
     # In the middle of 2**53 cells of (0, 1), so that no number is 0 or infinite.
-    return -np.log(((z >> np.uint64(11)) + 0.5) * 2.0**-53)
+    uniforms: npt.NDArray[np.float64] = ((z >> np.uint64(11)) + 0.5) * 2.0**-53
+    return -np.log(uniforms)

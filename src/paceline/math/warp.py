@@ -213,7 +213,7 @@ class SamplingWarp:
         return point_mass(processed) if self.is_greedy else truncated_law(processed, self.params)
 
     def scores_of(self, processed: Tensor) -> Tensor:
-        """What `transformers` calls scores: the log of the law but for a constant, if not greedy."""
+        """What `transformers` calls scores. Above temperature 0 their softmax is the law."""
         return processed if self.is_greedy else truncate(processed, self.params)
 
 
