@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -39,19 +40,22 @@ class Segment:
     start: int
     visible: Tensor | None
     end: int
-    _bias: dict[tuple[int | None, torch.dtype, int], Tensor | None] = field(default_factory=dict)
+    _bias: dict[tuple[Any, ...], Tensor | None] = field(default_factory=dict)
 
     def bias(
-        self, positions: Tensor, window: int | None, dtype: torch.dtype, stack: int
+        self, positions: Tensor, window: int | None, like: Tensor, stack: int
     ) -> Tensor | None:
-        """The additive mask `[stack * rows, end]`, made once a pass; None where all is seen."""
-        key = (window, dtype, stack)
+        """The additive mask `[stack * rows, end]`, made once a pass; None where all is seen.
+
+        It has the dtype and the device of `like`.
+        """
+        key = (window, stack, like.dtype, like.device)
         if key not in self._bias:
-            self._bias[key] = self._make_bias(positions, window, dtype, stack)
+            self._bias[key] = self._make_bias(positions, window, like, stack)
         return self._bias[key]
 
     def _make_bias(
-        self, positions: Tensor, window: int | None, dtype: torch.dtype, stack: int
+        self, positions: Tensor, window: int | None, like: Tensor, stack: int
     ) -> Tensor | None:
         new = self.start + self.rows
         if self.rows == 1 and self.end == new and (window is None or new <= window):
@@ -68,8 +72,8 @@ class Segment:
             keys = torch.arange(self.end)
             keys[self.start : new] = own[:, 0]
             seen &= keys > own - window
-        bias = torch.zeros(seen.shape, dtype=dtype).masked_fill_(~seen, -torch.inf)
-        return bias.repeat(stack, 1).to(positions.device)
+        bias = torch.zeros(seen.shape, dtype=like.dtype).masked_fill_(~seen, -torch.inf)
+        return bias.repeat(stack, 1).to(like.device)
 
 
 @dataclass(slots=True, eq=False)
@@ -97,24 +101,47 @@ def attend(
     *,
     scale: float,
     window: int | None = None,
+    softcap: float | None = None,
+    sinks: Tensor | None = None,
 ) -> Tensor:
     """Write the new keys and values into the caches, then attend.
 
     Args:
         layer: the layer's number.
         query: `[heads, N, head_dim]`.
-        key, value: `[kv_heads, N, head_dim]`, with rotary positions already applied.
+        key, value: `[kv_heads, N, head_dim]`, with rotary positions already applied; values may
+            have a width of their own.
         scale: multiplies the products of queries and keys.
         window: how many positions back a row sees, itself included; None sees all.
+        softcap: bounds the scaled products s to `softcap * tanh(s / softcap)`.
+        sinks: `[heads]`, the score of one more key, with the value zero, that every row sees.
 
     Returns:
         `[N, heads, head_dim]`.
     """
-    outputs = [
-        _attend_one(layer, query, key, value, segment, batch.positions, scale, window)
-        for segment in batch.segments
-    ]
+    options = _Options(scale, window, softcap, sinks)
+    outputs = []
+    for segment in batch.segments:
+        rows = (query, key, value)
+        if segment.rows != query.shape[1]:
+            own = slice(segment.first, segment.first + segment.rows)
+            rows = (query[:, own], key[:, own], value[:, own])
+        outputs.append(_attend_one(layer, *rows, segment, batch.positions, options))
     return outputs[0] if len(outputs) == 1 else torch.cat(outputs)
+
+
+class _Options(NamedTuple):
+    """What `attend` is told of a layer."""
+
+    scale: float
+    window: int | None
+    softcap: float | None
+    sinks: Tensor | None
+
+    @property
+    def fused(self) -> bool:
+        """Whether torch has one kernel for all of it."""
+        return self.softcap is None and self.sinks is None
 
 
 def _attend_one(
@@ -124,22 +151,41 @@ def _attend_one(
     value: Tensor,
     segment: Segment,
     positions: Tensor,
-    scale: float,
-    window: int | None,
+    options: _Options,
 ) -> Tensor:
-    first, rows = segment.first, segment.rows
-    if rows != query.shape[1]:
-        query, key, value = (x[:, first : first + rows] for x in (query, key, value))
+    heads, rows, _ = query.shape
     segment.cache.write(layer, key, value, segment.start)
     keys, values = segment.cache.read(layer, segment.end)
-    heads, kv_heads = query.shape[0], key.shape[0]
-    stack = heads // kv_heads if rows <= _FEW_ROWS else 1
-    out = scaled_dot_product_attention(
-        query.reshape(1, heads // stack, stack * rows, -1),
-        keys[None],
-        values[None],
-        attn_mask=segment.bias(positions, window, query.dtype, stack),
-        scale=scale,
-        enable_gqa=stack == 1 and heads != kv_heads,
-    )
-    return out.view(heads, rows, -1).transpose(0, 1)
+    # The query heads of a group stand one behind the other, as more rows of one head.
+    stack = heads // key.shape[0] if rows <= _FEW_ROWS or not options.fused else 1
+    stacked = query.reshape(heads // stack, stack * rows, -1)
+    bias = segment.bias(positions, options.window, query, stack)
+    if options.fused:
+        out = scaled_dot_product_attention(
+            stacked[None],
+            keys[None],
+            values[None],
+            attn_mask=bias,
+            scale=options.scale,
+            enable_gqa=stack == 1 and heads != key.shape[0],
+        )
+    else:
+        out = _weigh(stacked, keys, values, bias, rows, options)
+    return out.reshape(heads, rows, -1).transpose(0, 1)
+
+
+def _weigh(
+    query: Tensor, keys: Tensor, values: Tensor, bias: Tensor | None, rows: int, options: _Options
+) -> Tensor:
+    """Attention step by step, for what the fused kernel does not know: softcap and sinks."""
+    scores = query @ keys.transpose(1, 2) * options.scale
+    if options.softcap is not None:
+        scores = options.softcap * (scores / options.softcap).tanh()
+    if bias is not None:
+        scores = scores + bias
+    if options.sinks is not None:
+        sinks = options.sinks.to(scores.dtype).view(len(query), -1, 1)
+        scores = torch.cat([scores, sinks.repeat_interleave(rows, dim=1)], dim=-1)
+    precise = torch.promote_types(scores.dtype, torch.float32)
+    weights = scores.softmax(dim=-1, dtype=precise).to(values.dtype)
+    return weights[..., : keys.shape[1]] @ values

@@ -15,8 +15,9 @@ class KeyValueCache:
     """Keys and values of every layer, `[heads, capacity + SLACK, head_dim]` each.
 
     A layer is allocated when it is first written, for the whole capacity, so that no tensor ever
-    moves; on a CPU the pages are only taken when they are written to. The memory starts as zeros:
-    rows beyond the end are masked, but a mask does not stop NaN.
+    moves; on a CPU the pages are only taken when they are written to. Only `reserve`, for a draft
+    of more than SLACK nodes near the end of the capacity, makes the layers move once. The memory
+    starts as zeros: rows beyond the end are masked, but a mask does not stop NaN.
 
     Args:
         capacity: the most tokens that will be kept.
@@ -28,13 +29,20 @@ class KeyValueCache:
         self._keys: dict[int, Tensor] = {}
         self._values: dict[int, Tensor] = {}
 
+    def reserve(self, rows: int) -> None:
+        """Make room for this many rows; the layers grow when they are next written."""
+        self.rows = max(self.rows, rows)
+
     def write(self, layer: int, keys: Tensor, values: Tensor, start: int) -> None:
         """Write rows `[heads, n, head_dim]` at `start`. The length does not change."""
-        if layer not in self._keys:
-            for store, rows in ((self._keys, keys), (self._values, values)):
-                heads, _, width = rows.shape
-                store[layer] = rows.new_zeros(heads, self.rows, width)
         end = start + keys.shape[1]
+        for store, rows in ((self._keys, keys), (self._values, values)):
+            if layer not in store or store[layer].shape[1] < self.rows:
+                heads, _, width = rows.shape
+                longer = rows.new_zeros(heads, self.rows, width)
+                if layer in store:
+                    longer[:, :start] = store[layer][:, :start]
+                store[layer] = longer
         self._keys[layer][:, start:end] = keys
         self._values[layer][:, start:end] = values
 
@@ -42,6 +50,7 @@ class KeyValueCache:
         """Views of the first `end` rows of a layer."""
         return self._keys[layer][:, :end], self._values[layer][:, :end]
 
+    @torch.inference_mode()  # as in the passes: tensors made in this mode change in it alone
     def keep(self, rows: Sequence[int]) -> None:
         """Append the rows with these absolute indices, which lie at or behind the end, in order.
 

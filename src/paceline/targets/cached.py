@@ -41,6 +41,7 @@ class Decoder(Protocol):
 class Slot:
     """One sequence's place: its cache, and what the last `score` put behind its end."""
 
+    capacity: int
     cache: KeyValueCache
     scored: Draft | None = None
 
@@ -84,9 +85,8 @@ class CachedTarget:
                 f"{self.info.name} takes {limit} tokens, prompt and answer together; "
                 f"{capacity} were asked for"
             )
-        return Slot(
-            KeyValueCache(-(-capacity // self.fixed_keys) * self.fixed_keys + self.fixed_keys)
-        )
+        rows = -(-capacity // self.fixed_keys) * self.fixed_keys + self.fixed_keys
+        return Slot(capacity, KeyValueCache(rows))
 
     def length(self, slot: Slot) -> int:
         """See `protocols.Target.length`."""
@@ -95,6 +95,7 @@ class CachedTarget:
     def prefill(self, slot: Slot, tokens: Sequence[int]) -> None:
         """See `protocols.Target.prefill`."""
         slot.scored = None
+        self._require_room(slot, len(tokens))
         for first in range(0, len(tokens), self.prefill_rows):
             chunk = tokens[first : first + self.prefill_rows]
             start = slot.cache.length
@@ -115,15 +116,20 @@ class CachedTarget:
             first, start, real = len(tokens), slot.cache.length, 1 + len(draft)
             rows = self._padded(real)
             depths = [len(draft.path(node)) for node in range(len(draft))]
+            self._require_room(slot, 1 + draft.max_path_length)
             # Padding rows repeat the root; nothing sees them and nobody reads them.
             tokens += [root, *draft.tokens, *[root] * (rows - real)]
             positions += [start, *(start + depth for depth in depths), *[start] * (rows - real)]
             scored += range(first, first + real)
             visible = None if draft.is_chain else _tree_mask(draft, rows)
             end = -(-(start + rows) // self.fixed_keys) * self.fixed_keys
+            slot.cache.reserve(end)
             segments.append(Segment(slot.cache, first, rows, start, visible, end))
+            slot.scored = None
+        logits = self._run(tokens, positions, segments, scored)
+        logits = logits.to(torch.promote_types(logits.dtype, torch.float32)).cpu()
+        for slot, _, draft in work:
             slot.scored = draft
-        logits = self._run(tokens, positions, segments, scored).float().cpu()
         sizes = [1 + len(draft) for _, _, draft in work]
         return [Scores(rows) for rows in logits.split(sizes)]
 
@@ -131,18 +137,32 @@ class CachedTarget:
         """See `protocols.Target.commit`."""
         if slot.scored is None:
             raise ContractViolation("commit without a score before it: the slot has no new rows")
+        if not slot.scored.is_path(path):
+            raise ContractViolation(f"commit takes a path from the root; {list(path)} is none")
         start = slot.cache.length
         slot.cache.keep([start, *(start + 1 + node for node in path)])
         slot.scored = None
 
     def rollback(self, slot: Slot, length: int) -> None:
         """See `protocols.Target.rollback`."""
+        if not 0 <= length <= slot.cache.length:
+            raise ContractViolation(
+                f"rollback goes back: the slot has {slot.cache.length} tokens, {length} asked for"
+            )
         slot.cache.cut(length)
         slot.scored = None
 
     def close(self, slot: Slot) -> None:
         """See `protocols.Target.close`."""
-        slot.cache = KeyValueCache(0)
+        slot.capacity, slot.cache, slot.scored = 0, KeyValueCache(0), None
+
+    def _require_room(self, slot: Slot, rows: int) -> None:
+        """Refuse positions that the slot was not opened for; a model may not even have them."""
+        if (needed := slot.cache.length + rows) > slot.capacity:
+            raise ContextOverflow(
+                f"the slot was opened for {slot.capacity} tokens and would hold {needed}; "
+                "open it for more, or give fewer"
+            )
 
     def _padded(self, rows: int) -> int:
         if self.fixed_rows is None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from paceline.errors import ContextOverflow, InvalidInput
+from paceline.errors import ContextOverflow, ContractViolation, InvalidInput
 from paceline.protocols import Work
 from paceline.types import Draft, Scores, TargetInfo
 
@@ -82,13 +82,20 @@ class TableTarget:
 
     def commit(self, slot: TableSlot, path: Sequence[int]) -> None:
         """See `protocols.Target.commit`."""
-        assert slot.scored is not None
+        if slot.scored is None:
+            raise ContractViolation("commit without a score before it")
         root, draft = slot.scored
+        if not draft.is_path(path):
+            raise ContractViolation(f"commit takes a path from the root; {list(path)} is none")
         slot.tokens += [root, *(draft.tokens[node] for node in path)]
         slot.scored = None
 
     def rollback(self, slot: TableSlot, length: int) -> None:
         """See `protocols.Target.rollback`."""
+        if not 0 <= length <= len(slot.tokens):
+            raise ContractViolation(
+                f"rollback goes back: the slot has {len(slot.tokens)} tokens, {length} asked for"
+            )
         del slot.tokens[length:]
         slot.scored = None
 
