@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import cycle, islice
 from typing import ClassVar, Literal
 
 from paceline.errors import InvalidInput
@@ -20,8 +21,10 @@ from paceline.types import Budget, Committed, Draft, TargetInfo, require_int
 class NgramDrafter:
     """Draft what followed an earlier occurrence of the last n tokens.
 
-    The longest n is tried first. Prompt and answer are searched before the references. The draft
-    is a point mass, so it is exact under every rule, and it needs no model.
+    The longest n is tried first, and for each n the prompt and answer before the references. A
+    copy that reaches the end of the text goes on into itself, so that a text that repeats with
+    any period is drafted in full. The draft is a point mass, so it is exact under every rule, and
+    it needs no model.
 
     Args:
         max_ngram: the longest n that is looked up.
@@ -50,6 +53,13 @@ class NgramDrafter:
 
     def open(self, target: TargetInfo, capacity: int) -> NgramSession:
         """See `protocols.Drafter.open`."""
+        for reference in self.references:
+            if outside := [t for t in reference if not 0 <= t < target.vocab_size]:
+                raise InvalidInput(
+                    f"a reference of drafter 'ngram' holds token {outside[0]}; the vocabulary of "
+                    f"{target.name} is 0 to {target.vocab_size - 1}: was it encoded with another "
+                    "tokenizer?"
+                )
         return NgramSession(self)
 
 
@@ -78,13 +88,9 @@ class NgramIndex:
                 else:
                     self._after.setdefault(gram, position)
 
-    def continuation(self, suffix: Sequence[int], count: int) -> tuple[int, ...]:
-        """The up to `count` tokens that followed the longest indexed end of `suffix`."""
-        for n in range(min(self._max_n, len(suffix)), self._min_n - 1, -1):
-            position = self._after.get(tuple(suffix[len(suffix) - n :]))
-            if position is not None:
-                return tuple(self.tokens[position : position + count])
-        return ()
+    def after(self, gram: tuple[int, ...]) -> int | None:
+        """The position of the token that followed `gram`, None where it did not come before."""
+        return self._after.get(gram)
 
 
 class NgramSession:
@@ -97,7 +103,7 @@ class NgramSession:
         self._references = [NgramIndex(*lengths, newest=newest) for _ in drafter.references]
         for index, reference in zip(self._references, drafter.references, strict=True):
             index.extend(reference)
-        self._width = drafter.max_ngram
+        self._min_n, self._max_n = lengths
 
     def observe(self, committed: Committed) -> None:
         """See `protocols.DraftSession.observe`."""
@@ -105,11 +111,21 @@ class NgramSession:
 
     def propose(self, budget: Budget, warp: Warp, noise: Noise) -> Draft:
         """See `protocols.DraftSession.propose`."""
-        suffix = self._own.tokens[-self._width :]
-        for index in (self._own, *self._references):
-            if tokens := index.continuation(suffix, budget.num_draft_tokens):
-                return Draft(tokens)
+        text = self._own.tokens
+        for n in range(min(self._max_n, len(text)), self._min_n - 1, -1):
+            gram = tuple(text[len(text) - n :])
+            for index in (self._own, *self._references):
+                if (start := index.after(gram)) is not None:
+                    return Draft(self._copy(index, start, budget.num_draft_tokens))
         return Draft()
+
+    def _copy(self, index: NgramIndex, start: int, count: int) -> tuple[int, ...]:
+        """Up to `count` tokens from `start` on."""
+        copied = index.tokens[start : start + count]
+        if index is not self._own:
+            return tuple(copied)
+        # Behind the end of the text comes, by assumption, the copy itself: a period.
+        return tuple(islice(cycle(copied), count))
 
     def close(self) -> None:
         """Nothing to free."""

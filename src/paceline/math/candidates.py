@@ -14,8 +14,13 @@ from torch.nn.functional import pad
 from paceline.types import SamplingParams
 
 _WIDTH = 128
+"""The tokens of a block: about the square root of a vocabulary."""
 _FEW = 64
+"""How many tokens top-p looks at before it looks further down."""
 _STEP = 8.0
+"""How much less probable the tokens are that it looks at next."""
+_COLD = 1e-6
+"""Above this temperature no logit of a model overflows when divided."""
 
 
 class Blocks:
@@ -96,7 +101,9 @@ def truncated_law(logits: Tensor, params: SamplingParams) -> Tensor:
 
 
 def cool(logits: Tensor, temperature: float) -> Tensor:
-    """Divide by a temperature above 0. The largest logit becomes 0, so nothing overflows."""
+    """Divide by a temperature above 0; very cold, shift first, so that nothing overflows."""
+    if temperature >= _COLD:
+        return logits if temperature == 1 else logits / temperature
     # A temperature that the dtype cannot hold would become 0, and 0 / 0 no number.
     divisor = max(temperature, torch.finfo(logits.dtype).tiny)
     return (logits - logits.amax(dim=-1, keepdim=True)).div_(divisor)

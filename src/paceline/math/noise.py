@@ -91,10 +91,11 @@ class SeededNoise:
         """See `Noise.race`. Token v sees the same number in vocabularies of every size."""
         if _is_point_mass(law):
             return Blocks(law).argmax()
-        runners = np.flatnonzero(law.numpy())
+        runners = np.flatnonzero(law.numpy() > 0)
         key = int(self._philox(position, Purpose.RACE, 0).random_raw())
         times = torch.from_numpy(exponentials(key, runners))
-        return int(runners[race(law[torch.from_numpy(runners)], times)])
+        masses = law if len(runners) == len(law) else law[torch.from_numpy(runners)]
+        return int(runners[race(masses, times)])
 
 
 class CoupledNoise:
@@ -180,5 +181,5 @@ def exponentials(key: int, tokens: npt.NDArray[np.int64]) -> npt.NDArray[np.floa
     z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     z ^= z >> np.uint64(31)
     # In the middle of 2**53 cells of (0, 1), so that no number is 0 or infinite.
-    uniforms: npt.NDArray[np.float64] = ((z >> np.uint64(11)) + 0.5) * 2.0**-53
+    uniforms = ((z >> np.uint64(11)).astype(np.float64) + 0.5) * 2.0**-53
     return -np.log(uniforms)

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from paceline.errors import InvalidInput, ModelError
-from paceline.math.candidates import Blocks, truncated_law
+from paceline.math.candidates import Blocks, cool, truncated_law
 from paceline.math.history import TokenCounts
 from paceline.types import SamplingParams
 
@@ -110,7 +110,7 @@ def truncate(logits: Tensor, params: SamplingParams) -> Tensor:
     The plain form, and what a caller sees as scores; `candidates.truncated_law` gives their
     softmax faster.
     """
-    logits = logits / params.temperature
+    logits = cool(logits, params.temperature)
     logits = keep_top_k(logits, params.top_k)
     logits = keep_top_p(logits, params.top_p)
     return keep_min_p(logits, params.min_p)
