@@ -379,10 +379,10 @@ def _check_scores(all_scores: list[Scores], work: Sequence[Work], info: TargetIn
 
 def _check_verdict(verdict: Verdict, draft: Draft, verifier: Verifier) -> None:
     """Hold a verdict against the contract: its path must start at the root and skip nothing."""
-    path = verdict.path
-    if path and not (0 <= path[-1] < len(draft) and draft.path(path[-1]) == path):
+    if not draft.is_path(verdict.path):
         raise ContractViolation(
-            f"the rule {verifier.name!r} accepted the nodes {path}, which are no path from the root"
+            f"the rule {verifier.name!r} accepted the nodes {verdict.path}, which are no path from "
+            "the root"
         )
 
 

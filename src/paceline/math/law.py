@@ -40,6 +40,11 @@ class EnumeratingNoise:
             self.script.append(0)
         self.options.append(len(outcomes))
         choice = self.script[step]
+        if choice >= len(outcomes):
+            raise ContractViolation(
+                "the same decisions led elsewhere: something takes its chance from outside the "
+                "noise that it is handed"
+            )
         self.probability *= weights[choice] / sum(weights)
         return outcomes[choice]
 
@@ -52,6 +57,10 @@ class EnumeratingNoise:
     def sample(self, law: Tensor, position: int, purpose: Purpose) -> int:
         """See `Noise.sample`."""
         tokens = law.nonzero().flatten().tolist()
+        if not float(law.sum()) > 0:
+            raise ContractViolation(
+                f"a law must have a positive sum to draw from; it has {float(law.sum())}"
+            )
         return self._decide(tokens, law[tokens].to(torch.float64).tolist())
 
     def race(self, law: Tensor, position: int) -> int:
@@ -76,7 +85,7 @@ def output_law(
         max_runs: a bound on the number of runs.
 
     Raises:
-        ContractViolation: more runs than `max_runs`.
+        ContractViolation: more runs than `max_runs`, or chance from elsewhere.
 
     Example:
         >>> output_law(lambda noise: noise.accept(0.25, position=0))
