@@ -171,3 +171,36 @@ def _sweep(layers: Sequence[Linear], inputs: Sequence[Tensor]) -> float:
         for layer in layers:
             layer(x)
     return perf_counter() - start
+
+
+class _PackedModule(torch.nn.Module):
+    """Stands in for a `torch.nn.Linear` of a model."""
+
+    def __init__(self, linear: Linear) -> None:
+        super().__init__()
+        self._linear = linear
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Apply the layer to `[..., in]`."""
+        return self._linear(x.flatten(0, -2)).unflatten(0, x.shape[:-1])
+
+
+def pack_modules(model: torch.nn.Module, storage: Storage) -> bool:
+    """Replace the linear modules of a model, one by one, so that each original is freed at once.
+
+    Returns whether anything was replaced. Plain storage, or a machine where packing does not
+    help, leaves the model as it is.
+    """
+    weights = [module.weight for module in model.modules() if type(module) is torch.nn.Linear]
+    if not weights or storage == "plain":
+        return False
+    if storage == "auto" and not packing_helps(weights[0].dtype, weights[0].device.type):
+        return False
+    with torch.inference_mode():
+        for parent in list(model.modules()):
+            for name, child in list(parent.named_children()):
+                if type(child) is torch.nn.Linear:
+                    bias = None if child.bias is None else child.bias.detach()
+                    linear = make_linear(child.weight.detach(), bias, storage)
+                    setattr(parent, name, _PackedModule(linear))
+    return True
