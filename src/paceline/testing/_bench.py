@@ -1,0 +1,201 @@
+"""A drafter in front of a small target, and what one draft owes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, NoReturn
+
+import torch
+from torch import Tensor
+
+from paceline.errors import ContractViolation, PacelineError
+from paceline.math.noise import Noise, Purpose
+from paceline.math.warp import SamplingWarp
+from paceline.protocols import Drafter, DraftSession, Target, Verifier
+from paceline.targets.table import TableTarget
+from paceline.types import Budget, Committed, Draft, SamplingParams, Scheme
+
+History = tuple[tuple[int, ...], ...]
+"""What a session observes: the prompt, then the tokens of each round."""
+
+MAX_BUDGET = 8
+
+
+class DrafterRule(StrEnum):
+    """The rules that `check_drafter` checks; its errors name one of them."""
+
+    IDENTITY = "identity"
+    """`name` is a string, and `needs` a frozenset of strings."""
+    LIFECYCLE = "lifecycle"
+    """A session can be closed at any point, after an error too, and rounds may go by without a
+    proposal."""
+    BUDGET = "budget"
+    """No path is longer than the budget, for prompts of any length."""
+    VOCABULARY = "vocabulary"
+    """Token ids are plain integers of the target's vocabulary."""
+    LAW = "law"
+    """Each law is a distribution over the target's vocabulary that gives its token mass."""
+    HONESTY = "honesty"
+    """Each law is the one that really drew its token, and whether the token is submitted does not
+    depend on it (rules 1 and 2 of `protocols`)."""
+    DETERMINISM = "determinism"
+    """All chance comes from the noise that is handed in."""
+    ISOLATION = "isolation"
+    """A sequence knows nothing of another, before it or beside it."""
+    TEXT_ALONE = "text alone"
+    """Drafts depend on the tokens observed, and not on the drafts and rounds before (optional)."""
+    SETTINGS = "settings"
+    """The drafter itself does not change."""
+    GREEDY = "greedy output"
+    """At temperature 0 the tokens are those of plain decoding, for every draft length."""
+    EXACT = "exact output"
+    """At temperature 1 the joint law of the tokens is that of plain decoding."""
+
+
+@dataclass(frozen=True)
+class Bench:
+    """A drafter in front of a target."""
+
+    drafter: Drafter
+    target: Target
+    verifier: Verifier
+    params: SamplingParams
+
+    @property
+    def vocab_size(self) -> int:
+        return self.target.info.vocab_size
+
+    def texts(self) -> list[tuple[int, ...]]:
+        """Prompts of one token and more, with repeats of several periods."""
+        pattern = [token % self.vocab_size for token in (1, 2, 1, 2, 0, 1, 2, 1, 1)]
+        lengths = [n for n in (1, 2, 3, 4, 7, 9) if n <= self.capacity - 8]
+        return [tuple(pattern[:n]) for n in lengths]
+
+    def histories(self) -> list[History]:
+        """Each text at once, and cut into a prompt and rounds."""
+        texts = self.texts()
+        whole: list[History] = [(text,) for text in texts]
+        return whole + [(t[:1], t[1:3], t[3:]) for t in texts if len(t) > 3]
+
+    @property
+    def capacity(self) -> int:
+        return min(self.target.info.max_length or 32, 32)
+
+
+def small_target() -> Target:
+    rows = [[0.5, 0.3, 0.2], [0.1, 0.6, 0.3], [0.7, 0.0, 0.3]]
+    return TableTarget(torch.tensor(rows, dtype=torch.float64))
+
+
+def large_target() -> Target:
+    """Eleven tokens; the law follows from the last two, and the context ends at 24."""
+    generator = torch.Generator().manual_seed(0)
+    logits = 3 * torch.randn(11, 11, 11, generator=generator, dtype=torch.float64)
+    laws = logits.softmax(dim=-1)
+
+    def law(tokens: tuple[int, ...]) -> Tensor:
+        return laws[tokens[-2:][0], tokens[-1]]
+
+    return TableTarget(law, vocab_size=11, max_length=24)
+
+
+class Broken(Exception):
+    """What a failing noise raises."""
+
+
+class BrokenNoise:
+    """Fails when it is asked for anything."""
+
+    def accept(self, probability: float, position: int) -> bool:
+        raise Broken
+
+    def sample(self, law: Tensor, position: int, purpose: Purpose) -> int:
+        raise Broken
+
+    def race(self, law: Tensor, position: int) -> int:
+        raise Broken
+
+
+def fail(drafter: Drafter, rule: DrafterRule, detail: str) -> NoReturn:
+    name = getattr(drafter, "name", type(drafter).__name__)
+    raise ContractViolation(f"drafter {name!r} breaks the rule {rule.value!r}: {detail}")
+
+
+@contextmanager
+def session_behind(bench: Bench, history: History) -> Iterator[DraftSession]:
+    """A session that has observed `history`; closed at the end, whatever happens."""
+    try:
+        session = bench.drafter.open(bench.target.info, bench.capacity)
+        try:
+            for tokens in history:
+                session.observe(Committed(tokens))
+            yield session
+        finally:
+            session.close()
+    except (PacelineError, Broken):
+        raise
+    except Exception as error:
+        raise ContractViolation(
+            f"drafter {bench.drafter.name!r} breaks the rule {DrafterRule.LIFECYCLE.value!r}: "
+            f"behind {history} it raised {error!r}"
+        ) from error
+
+
+def warp_behind(
+    bench: Bench, history: History, params: SamplingParams | None = None
+) -> SamplingWarp:
+    warp = SamplingWarp(params or bench.params, history[0])
+    for tokens in history[1:]:
+        warp.observe(tokens)
+    return warp
+
+
+def propose(bench: Bench, history: History, budget: int, noise: Noise) -> Draft:
+    """What a fresh session proposes behind `history`; checked as far as one draft can be."""
+    with session_behind(bench, history) as session:
+        draft = session.propose(Budget(budget), warp_behind(bench, history), noise)
+    _check_draft(bench, draft, budget)
+    return draft
+
+
+def _check_draft(bench: Bench, draft: Draft, budget: int) -> None:
+    drafter, vocab = bench.drafter, bench.vocab_size
+    if draft.max_path_length > budget:
+        fail(
+            drafter,
+            DrafterRule.BUDGET,
+            f"it proposed {draft.max_path_length} tokens on a path for a budget of {budget}",
+        )
+    for node, token in enumerate(draft.tokens):
+        if type(token) is not int or not 0 <= token < vocab:
+            fail(
+                drafter,
+                DrafterRule.VOCABULARY,
+                f"it proposed {token!r}; the vocabulary is the integers from 0 to {vocab - 1}",
+            )
+        if (law := draft.law(node)) is not None:
+            _check_law(drafter, law, token, vocab)
+    alone = draft.scheme is Scheme.SINGLE
+    if alone and any(len(draft.children(n)) > 1 for n in range(-1, len(draft))):
+        fail(
+            drafter, DrafterRule.LAW, "a node has several children under a scheme for only children"
+        )
+
+
+def _check_law(drafter: Drafter, law: Tensor, token: int, vocab: int) -> None:
+    if law.shape != (vocab,):
+        fail(drafter, DrafterRule.LAW, f"a law has shape {tuple(law.shape)}, not ({vocab},)")
+    total = float(law.sum())
+    if not (law >= 0).all() or abs(total - 1) > 1e-4:
+        fail(drafter, DrafterRule.LAW, f"a law has entries below 0, or its sum {total} is not 1")
+    if not law[token] > 0:
+        fail(drafter, DrafterRule.LAW, f"token {token} has no mass under the law that drew it")
+
+
+def key_of(draft: Draft) -> tuple[Any, ...]:
+    """All of a draft, in a form that compares."""
+    laws = tuple(None if law is None else tuple(law.tolist()) for law in draft.probs or ())
+    return draft.tokens, draft.parents, draft.scheme, laws

@@ -1,0 +1,211 @@
+"""What every drafter owes, checked in one call.
+
+The central check is exact: the drafter is run for every outcome of its noise, so that the
+probability of each draft is known, and a law that did not draw its token, or a token that is
+dropped because of its value, shows as a difference and not as a doubt.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import fields, is_dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from paceline.errors import InvalidInput
+from paceline.math.noise import SeededNoise
+from paceline.math.verify.token import TokenVerifier
+from paceline.protocols import Drafter, Target, Verifier
+from paceline.testing._bench import (
+    MAX_BUDGET,
+    Bench,
+    Broken,
+    BrokenNoise,
+    DrafterRule,
+    fail,
+    key_of,
+    large_target,
+    propose,
+    session_behind,
+    small_target,
+    warp_behind,
+)
+from paceline.testing._laws import check_coupled, check_exact, check_greedy, check_laws
+from paceline.types import Budget, Committed, Draft, SamplingParams
+
+
+def check_drafter(
+    drafter: Drafter,
+    *,
+    target: Target | None = None,
+    verifier: Verifier | None = None,
+    num_draft_tokens: int = 2,
+    params: SamplingParams | None = None,
+    text_alone: bool = False,
+) -> None:
+    """Hold a drafter against its contract; return if it keeps every rule of `DrafterRule`.
+
+    Args:
+        drafter: the plug-in. Its sessions must take all their chance from the noise.
+        target: the target to draft for; None takes small scripted ones, which suit drafters that
+            need tokens alone. A target of one's own should be small: every outcome of the chance
+            of a round or two is run.
+        verifier: an exact rule that takes its drafts; None is `TokenVerifier`. Under a rule that
+            couples, equal tokens with equal seeds take the place of equal laws.
+        num_draft_tokens: the draft length at which all outcomes are run.
+        params: the sampling options of those runs, above temperature 0; None is temperature 1,
+            with top-k 3 for a target of one's own.
+        text_alone: also check that drafts depend on the text alone, for drafters that do not
+            learn from round to round. It finds caches that are not rolled back.
+
+    Raises:
+        ContractViolation: a rule is broken; the message names the drafter and the rule.
+        InvalidInput: the check itself cannot be run as asked.
+
+    Example:
+        >>> from paceline.drafters.ngram import NgramDrafter
+        >>> check_drafter(NgramDrafter(max_ngram=2), text_alone=True)
+    """
+    verifier = TokenVerifier() if verifier is None else verifier
+    if not verifier.exact:
+        raise InvalidInput(f"the rule {verifier.name!r} is not exact; check with one that is")
+    if params is None:
+        params = SamplingParams(temperature=1.0, top_k=0 if target is None else 3)
+    if params.is_greedy:
+        raise InvalidInput("params must have a temperature above 0; greedy is checked anyway")
+    own = target is not None
+    small = Bench(drafter, target or small_target(), verifier, params)
+    large = Bench(drafter, target or large_target(), verifier, params)
+    before = _attributes(drafter)
+    _check_identity(large)
+    for bench in (large,) if own else (small, large):
+        _check_lifecycle(bench)
+        _check_drafts(bench)
+        _check_isolation(bench)
+        if text_alone:
+            _check_text_alone(bench)
+        check_greedy(bench)
+    check_laws(small, num_draft_tokens)
+    if verifier.couples:
+        check_coupled(large)
+    else:
+        check_exact(small, num_draft_tokens, tolerance=1e-5 if own else 1e-10)
+    if _attributes(drafter) != before:
+        fail(drafter, DrafterRule.SETTINGS, "its attributes are not what they were before")
+
+
+def _check_identity(bench: Bench) -> None:
+    drafter = bench.drafter
+    # A plug-in need not be type-checked, so what it says is looked at as anything.
+    name: Any = getattr(drafter, "name", None)
+    needs: Any = getattr(drafter, "needs", None)
+    if not isinstance(name, str) or not name:
+        fail(drafter, DrafterRule.IDENTITY, f"its name is {name!r}, not a string")
+    if not isinstance(needs, frozenset):
+        fail(drafter, DrafterRule.IDENTITY, f"its needs are {needs!r}, not a frozenset")
+    if missing := drafter.needs - bench.target.info.gives:
+        raise InvalidInput(
+            f"drafter {drafter.name!r} needs {', '.join(sorted(missing))}; check it with a target "
+            "that gives that"
+        )
+
+
+def _check_lifecycle(bench: Bench) -> None:
+    """Close right after opening, after observing, after a failure; rounds without a proposal."""
+    with session_behind(bench, ()):
+        pass
+    for history in bench.histories():
+        with session_behind(bench, history):
+            pass
+    text = bench.texts()[-1]
+    with session_behind(bench, (text,)) as session, suppress(Broken):
+        session.propose(Budget(2), warp_behind(bench, (text,)), BrokenNoise())
+
+
+def _check_drafts(bench: Bench) -> None:
+    """Every budget behind every history, twice with the same noise."""
+    for history in bench.histories():
+        for budget in range(MAX_BUDGET + 1):
+            one, two = (propose(bench, history, budget, SeededNoise(budget)) for _ in range(2))
+            if key_of(one) != key_of(two):
+                fail(
+                    bench.drafter,
+                    DrafterRule.DETERMINISM,
+                    f"with the same noise it proposed {one.tokens} and then {two.tokens}, or "
+                    "other laws",
+                )
+
+
+def _check_isolation(bench: Bench) -> None:
+    """A sequence drafts the same with another one beside it as alone."""
+    one, two = (bench.texts()[-1],), (bench.texts()[-1][::-1],)
+    alone = key_of(propose(bench, one, MAX_BUDGET, SeededNoise(0)))
+    with session_behind(bench, one) as first, session_behind(bench, two) as second:
+        second.propose(Budget(MAX_BUDGET), warp_behind(bench, two), SeededNoise(1))
+        beside = first.propose(Budget(MAX_BUDGET), warp_behind(bench, one), SeededNoise(0))
+    after = propose(bench, one, MAX_BUDGET, SeededNoise(0))
+    for when, draft in (("beside", beside), ("after", after)):
+        if key_of(draft) != alone:
+            fail(
+                bench.drafter,
+                DrafterRule.ISOLATION,
+                f"{when} another sequence it proposed {draft.tokens}, alone {alone[0]}, or other "
+                "laws",
+            )
+
+
+def _check_text_alone(bench: Bench) -> None:
+    """The same text in other rounds, with drafts in between that did not become final."""
+    text = bench.texts()[-1]
+    expected = key_of(propose(bench, (text,), MAX_BUDGET, SeededNoise(0)))
+    for cut in range(1, len(text)):
+        with session_behind(bench, (text[:cut],)) as session:
+            for end in range(cut + 1, len(text) + 1):
+                warp = warp_behind(bench, (text[: end - 1],))
+                session.propose(Budget(MAX_BUDGET), warp, SeededNoise(end))
+                session.observe(Committed(text[end - 1 : end]))
+            draft = session.propose(Budget(MAX_BUDGET), warp_behind(bench, (text,)), SeededNoise(0))
+        if not _alike(draft, expected):
+            fail(
+                bench.drafter,
+                DrafterRule.TEXT_ALONE,
+                f"after rounds it proposed {draft.tokens}, for the same text at once {expected[0]}",
+            )
+
+
+def _alike(draft: Draft, expected: tuple[Any, ...]) -> bool:
+    """Whether a draft is that of `key_of`, with laws alike up to rounding."""
+    *structure, laws = key_of(draft)
+    same = all(
+        (one is None) == (two is None)
+        and (one is None or torch.allclose(torch.tensor(one), torch.tensor(two), atol=1e-4))
+        for one, two in zip(laws, expected[-1], strict=False)
+    )
+    return same and tuple(structure) == expected[:-1]
+
+
+def _snapshot(value: Any) -> Any:
+    """Settings in a form that compares: plain values and tensors by value, others by identity."""
+    if isinstance(value, Tensor):
+        return str(value.dtype), tuple(value.shape), tuple(value.flatten().tolist())
+    if isinstance(value, str | int | float | bool | bytes | None):
+        return value
+    if isinstance(value, Mapping):
+        return tuple((_snapshot(key), _snapshot(item)) for key, item in value.items())
+    if isinstance(value, Sequence):
+        return tuple(_snapshot(item) for item in value)
+    if isinstance(value, set | frozenset):
+        return frozenset(_snapshot(item) for item in value)
+    return _attributes(value) if is_dataclass(value) else id(value)
+
+
+def _attributes(value: Any) -> Any:
+    """The snapshot of an object's own attributes."""
+    names = [item.name for item in fields(value)] if is_dataclass(value) else list(vars(value))
+    return tuple((name, _snapshot(getattr(value, name))) for name in names)
+
+
+__all__ = ["DrafterRule", "check_drafter"]
