@@ -67,7 +67,12 @@ class Blocks:
 
 
 def in_blocks(values: Tensor, *, fill: float) -> Tensor:
-    """A row `[V]` as blocks `[B, 128]`, the last one filled up; a view where V is a multiple."""
+    """A row `[V]` as blocks `[B, 128]`, the last one filled up; a view where V is a multiple.
+
+    A short row is one block of its own length.
+    """
+    if values.shape[-1] <= _WIDTH:
+        return values.reshape(1, -1)
     if rest := -values.shape[-1] % _WIDTH:
         values = pad(values, (0, rest), value=fill)
     return values.reshape(-1, _WIDTH)

@@ -65,15 +65,15 @@ class SeededNoise:
         self._key = np.array([seed, stream], dtype=np.uint64)
         self._used: Counter[tuple[int, int]] = Counter()
 
-    def _philox(self, position: int, purpose: Purpose, repeat: int) -> np.random.Philox:
+    def _bits(self, position: int, purpose: Purpose, repeat: int) -> int:
         # The lowest word is left to Philox, which counts in it.
-        counter = np.array([0, repeat, position, int(purpose)], dtype=np.uint64)
-        return np.random.Philox(key=self._key, counter=counter)
+        counter = np.array([0, repeat, position, purpose], dtype=np.uint64)
+        return int(np.random.Philox(key=self._key, counter=counter).random_raw())
 
     def _uniform(self, position: int, purpose: Purpose) -> float:
         repeat = self._used[position, purpose]
         self._used[position, purpose] += 1
-        return float(np.random.Generator(self._philox(position, purpose, repeat)).random())
+        return (self._bits(position, purpose, repeat) >> 11) * 2.0**-53
 
     def accept(self, probability: float, position: int) -> bool:
         """See `Noise.accept`. Certain outcomes use up no number."""
@@ -92,8 +92,7 @@ class SeededNoise:
         if _is_point_mass(law):
             return Blocks(law).argmax()
         runners = np.flatnonzero(law.numpy() > 0)
-        key = int(self._philox(position, Purpose.RACE, 0).random_raw())
-        times = torch.from_numpy(exponentials(key, runners))
+        times = torch.from_numpy(exponentials(self._bits(position, Purpose.RACE, 0), runners))
         masses = law if len(runners) == len(law) else law[torch.from_numpy(runners)]
         return int(runners[race(masses, times)])
 
@@ -123,8 +122,7 @@ class CoupledNoise:
 
 def _is_point_mass(law: Tensor) -> bool:
     """Whether one token has all the mass, as under greedy decoding: nothing is left to chance."""
-    peak = law.amax()
-    return bool(peak > 0) and bool(peak == law.sum())
+    return 0 < float(law.amax()) == float(law.sum())
 
 
 def invert(law: Tensor, uniform: float) -> int:
