@@ -14,7 +14,8 @@ from paceline.errors import InvalidInput, PacelineError, UnknownName
 Kind = Literal["drafter", "verifier", "controller"]
 
 
-def _points(kind: Kind) -> dict[str, EntryPoint]:
+def points(kind: Kind) -> dict[str, EntryPoint]:
+    """The entry points of a kind, by name; imports nothing."""
     return {point.name: point for point in entry_points(group=f"paceline.{kind}s")}
 
 
@@ -24,7 +25,7 @@ def names(kind: Kind) -> list[str]:
     >>> names("verifier")
     ['coupling', 'token']
     """
-    return sorted(_points(kind))
+    return sorted(points(kind))
 
 
 def find(kind: Kind, name: str) -> Any:
@@ -34,14 +35,14 @@ def find(kind: Kind, name: str) -> Any:
         UnknownName: there is none; names the nearest.
         PacelineError: its module cannot be imported.
     """
-    points = _points(kind)
-    if name not in points:
-        raise UnknownName.among(kind, name, points)
+    known = points(kind)
+    if name not in known:
+        raise UnknownName.among(kind, name, known)
     try:
-        return points[name].load()
+        return known[name].load()
     except (ImportError, AttributeError) as error:
         raise PacelineError(
-            f"the {kind} {name!r} is registered as {points[name].value}, which cannot be "
+            f"the {kind} {name!r} is registered as {known[name].value}, which cannot be "
             f"imported: {error}; reinstall the package that brings it"
         ) from error
 
