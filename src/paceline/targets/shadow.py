@@ -1,0 +1,76 @@
+"""A second set of modules over the same weights, so that the user's model is never changed."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from paceline.errors import UnsupportedModel
+
+
+def shadow_of(model: nn.Module) -> nn.Module:
+    """A copy of `model` in evaluation mode: new modules and configs, the same weights.
+
+    Tensors are shared, so they take no memory and later changes of the weights are seen; but
+    buffers that are not in the state dict (rotary frequencies, which some models rewrite in a
+    pass) are copied. Hooks and adapters are copied with the modules; what is changed in the
+    model's modules later is not seen.
+
+    Raises:
+        UnsupportedModel: the model cannot be copied, or parts of it are not in memory.
+    """
+    # A module that torch.compile made wraps the real one, whose code it shares.
+    model = getattr(model, "_orig_mod", model)
+    memo: dict[int, Any] = {}
+    for tensor in _weights(model):
+        if tensor.is_meta:
+            raise UnsupportedModel(
+                f"{type(model).__name__} has weights that are not in memory (on the meta device, "
+                "offloaded perhaps); load the whole model onto one or more devices"
+            )
+        memo[id(tensor)] = tensor
+    try:
+        shadow: nn.Module = copy.deepcopy(model, memo)
+    except (TypeError, RuntimeError) as error:
+        raise UnsupportedModel(
+            f"the modules of {type(model).__name__} cannot be copied, which Paceline does to leave "
+            f"your model as it is: {error}"
+        ) from error
+    return shadow.eval()
+
+
+def _weights(model: nn.Module) -> Iterator[Tensor]:
+    """Every tensor that is shared: what the state dict holds, and what modules hold otherwise."""
+    for module in model.modules():
+        scratch = module._non_persistent_buffers_set
+        yield from (
+            buffer
+            for name, buffer in module._buffers.items()
+            if buffer is not None and name not in scratch
+        )
+        for name, value in vars(module).items():
+            if name not in ("_buffers", "_modules"):
+                yield from _held(value, _DEPTH)
+
+
+_DEPTH = 3
+"""How deep tensors are looked for in a module's attributes: packed weights in an object, say."""
+
+
+def _held(value: Any, depth: int) -> Iterator[Tensor]:
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif depth == 0 or isinstance(value, (nn.Module, type)):
+        return
+    elif isinstance(value, Mapping):
+        for item in value.values():
+            yield from _held(item, depth - 1)
+    elif isinstance(value, (list, tuple)):
+        for item in value:
+            yield from _held(item, depth - 1)
+    elif hasattr(value, "__dict__"):
+        yield from _held(vars(value), depth)
