@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from time import perf_counter
@@ -15,7 +16,7 @@ from paceline import loading, registry
 from paceline.controllers.fixed import FixedController
 from paceline.engine import Request, decode
 from paceline.errors import InvalidInput, UnknownName
-from paceline.events import Finished, Prefilled, Round
+from paceline.events import Event, Finished, Prefilled, Round
 from paceline.math.noise import SeededNoise
 from paceline.math.warp import Processor
 from paceline.metrics import Metrics
@@ -172,7 +173,9 @@ class Generation:
         }
         if self.logprobs is not None:
             found["logprobs"] = list(self.logprobs)
-            found["top_logprobs"] = [[list(pair) for pair in row] for row in self.top_logprobs or ()]
+            found["top_logprobs"] = [
+                [list(pair) for pair in row] for row in self.top_logprobs or ()
+            ]
         return found
 
 
@@ -359,7 +362,9 @@ class LanguageModel:
                     "given has its settings already"
                 )
             return drafter
-        wants_model = "model" in getattr(registry.find("drafter", drafter), "__dataclass_fields__", {})
+        wants_model = "model" in getattr(
+            registry.find("drafter", drafter), "__dataclass_fields__", {}
+        )
         if wants_model and draft_model is None:
             raise InvalidInput(f"drafter {drafter!r} needs a draft_model; give a name, say")
         if draft_model is not None:
@@ -426,7 +431,7 @@ class _Job:
         self.finish_reason = ""
         self.start = self.end = perf_counter()
 
-    def take(self, event: Prefilled | Round | Finished) -> Chunk | None:
+    def take(self, event: Event) -> Chunk | None:
         """Take in an event; the text that it brought."""
         self.metrics = self.metrics.add(event)
         self.end = perf_counter()
@@ -468,9 +473,10 @@ class _Job:
 
 
 def _stream(
-    events: Iterator[Prefilled | Round | Finished], job: _Job, load_seconds: float
+    events: Generator[Event], job: _Job, load_seconds: float
 ) -> Iterator[Chunk | Generation]:
-    for event in events:
-        if (chunk := job.take(event)) is not None:
-            yield chunk
+    with closing(events):
+        for event in events:
+            if (chunk := job.take(event)) is not None:
+                yield chunk
     yield job.generation(load_seconds)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from time import perf_counter
@@ -69,7 +69,7 @@ class Request:
     slot: Any = None
 
 
-def decode(target: Target, verifier: Verifier, requests: Sequence[Request]) -> Iterator[Event]:
+def decode(target: Target, verifier: Verifier, requests: Sequence[Request]) -> Generator[Event]:
     """Decode the requests together, one target pass a round for all of them.
 
     Yields `Prefilled` for each sequence, then its `Round`s, then `Finished`. Closing the
