@@ -1,0 +1,163 @@
+"""A target, and plain decoding on it: the reference that everything else is compared with."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from enum import StrEnum
+from typing import Any, NoReturn
+
+import torch
+from torch import Tensor
+
+from paceline.errors import ContractViolation
+from paceline.protocols import Target, Work
+from paceline.types import Draft
+
+
+class TargetRule(StrEnum):
+    """The rules that `check_target` checks; its errors name one of them."""
+
+    INFO = "info"
+    """Name, vocabulary size and limits are of the right kinds."""
+    SCORES = "scores"
+    """One row for the root and one for each node, of numbers, in float32 or float64, on the CPU;
+    they do not change later, and the same pass gives the same rows."""
+    LENGTH = "length"
+    """The cached length is what prefill, commit and rollback make of it; score leaves it alone."""
+    PREFILL = "prefill"
+    """A prompt that is prefilled, at once or in parts, is as good as one fed token by token."""
+    CHAIN = "chain"
+    """Each row of a chain is what plain decoding gives behind those tokens."""
+    TREE = "tree"
+    """Each row of a tree is what plain decoding gives behind the path to its node."""
+    COMMIT = "commit"
+    """A commit keeps the root and the path of the last score, and nothing of the rest."""
+    ROLLBACK = "rollback"
+    """What is cut off leaves no trace."""
+    BATCH = "batch"
+    """Slots that share a pass get the rows that each gets alone, in their order."""
+    ISOLATION = "isolation"
+    """A slot knows nothing of another, beside it or closed."""
+    LIMIT = "limit"
+    """More than `max_length` is refused when a slot is opened; up to it everything works."""
+    FAILURE = "failure"
+    """Nothing else is raised on right input."""
+
+
+PARENTS = (-1, -1, 0, 1, 1, 4, 0)
+"""A tree with siblings on two levels, whose deepest path is not its first."""
+
+ROOM = 6
+"""The tokens that a draft and what follows it add to a prompt."""
+
+
+class Check:
+    """The target, how to compare, and plain decoding as the reference."""
+
+    def __init__(self, target: Target, tolerance: float) -> None:
+        self.target, self.tolerance = target, tolerance
+        self._rows: dict[tuple[int, ...], Tensor] = {}
+
+    def tree(self) -> Draft:
+        """A tree of `PARENTS`, as far as the target takes it."""
+        tokens = self._tokens(len(PARENTS), 0)
+        return Draft(tokens, PARENTS[: len(tokens)])
+
+    def chain(self, length: int, salt: int = 0) -> Draft:
+        """A chain of up to `length` tokens; another `salt`, other tokens."""
+        return Draft(self._tokens(length, 1 + salt))
+
+    def _tokens(self, count: int, salt: int) -> tuple[int, ...]:
+        info = self.target.info
+        count = count if info.max_draft_tokens is None else min(count, info.max_draft_tokens)
+        return tuple((info.vocab_size // 3 + 5 * i + salt) % info.vocab_size for i in range(count))
+
+    def fail(self, rule: TargetRule, detail: str) -> NoReturn:
+        raise self._violation(rule, detail)
+
+    def _violation(self, rule: TargetRule, detail: str) -> ContractViolation:
+        name = type(self.target).__name__
+        return ContractViolation(f"target {name} breaks the rule {rule.value!r}: {detail}")
+
+    @contextmanager
+    def calls(self, rule: TargetRule) -> Iterator[None]:
+        """Name the rule that was checked when the target raised."""
+        try:
+            yield
+        except ContractViolation:
+            raise
+        except Exception as error:
+            detail = f"while {rule.value!r} was checked it raised {error!r}"
+            raise self._violation(TargetRule.FAILURE, detail) from error
+
+    @contextmanager
+    def slot(self, rule: TargetRule, capacity: int) -> Iterator[Any]:
+        """A fresh slot, closed at the end whatever happens."""
+        with self.calls(rule):
+            slot = self.target.open(capacity)
+            try:
+                yield slot
+            finally:
+                self.target.close(slot)
+
+    def score(self, work: Sequence[Work]) -> list[Tensor]:
+        """The logits of each item, their form checked."""
+        items, vocab = list(work), self.target.info.vocab_size
+        all_scores = self.target.score(items)
+        if len(all_scores) != len(items):
+            self.fail(TargetRule.SCORES, f"{len(all_scores)} scores for {len(items)} drafts")
+        for (_, _, draft), scores in zip(items, all_scores, strict=True):
+            logits: Any = scores.logits
+            shape = (len(draft) + 1, vocab)
+            if not isinstance(logits, Tensor) or tuple(logits.shape) != shape:
+                found = getattr(logits, "shape", type(logits).__name__)
+                self.fail(TargetRule.SCORES, f"logits {shape} expected, {found} found")
+            if logits.dtype not in (torch.float32, torch.float64) or logits.device.type != "cpu":
+                self.fail(TargetRule.SCORES, f"logits in {logits.dtype} on {logits.device}")
+            if bool(logits.isnan().any()):
+                self.fail(TargetRule.SCORES, "logits that are not numbers")
+        return [scores.logits for scores in all_scores]
+
+    def behind(self, text: tuple[int, ...]) -> Tensor:
+        """The reference: the row `[V]` behind the last token, decoded one token a pass."""
+        if text not in self._rows:
+            with self.slot(TargetRule.LENGTH, len(text) + 1) as slot:
+                for position, token in enumerate(text):
+                    row = self.score([Work(slot, token, Draft())])[0][0]
+                    self._rows.setdefault(text[: position + 1], row.clone())
+                    self.expect_length(slot, position)
+                    self.target.commit(slot, ())
+                    self.expect_length(slot, position + 1)
+        return self._rows[text]
+
+    def expect_length(self, slot: Any, length: int) -> None:
+        if (found := self.target.length(slot)) != length:
+            self.fail(TargetRule.LENGTH, f"a slot of {length} cached tokens says {found}")
+
+    def expect_row(self, rule: TargetRule, row: Tensor, text: tuple[int, ...], where: str) -> None:
+        """Compare a row with the reference behind `text`."""
+        if apart := self.apart(row, self.behind(text)):
+            self.fail(rule, f"{where} behind the tokens {list(text)}, {apart}")
+
+    def expect_rows(
+        self, rule: TargetRule, rows: Tensor, text: tuple[int, ...], draft: Draft, where: str
+    ) -> None:
+        """Compare the rows of a root, the last of `text`, and its draft."""
+        self.expect_row(rule, rows[0], text, f"{where}, root")
+        for node in range(len(draft)):
+            path = tuple(draft.tokens[i] for i in draft.path(node))
+            self.expect_row(rule, rows[node + 1], (*text, *path), f"{where}, node {node}")
+
+    def apart(self, found: Tensor, expected: Tensor) -> str | None:
+        """How two rows differ, if they do. Equal infinities are equal."""
+        off = torch.where(found == expected, 0.0, (found - expected).abs())
+        finite = expected[expected.isfinite()].abs()
+        scale = max(1.0, float(finite.max()) if len(finite) else 1.0)
+        worst = int(off.argmax())
+        if float(off[worst]) <= self.tolerance * scale:
+            return None
+        return (
+            f"token {worst} has the logit {float(found[worst]):.6g}, and "
+            f"{float(expected[worst]):.6g} when it is decoded one token a pass"
+        )
