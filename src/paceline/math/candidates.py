@@ -130,10 +130,7 @@ def _nucleus_candidates(probs: Tensor, params: SamplingParams) -> Tensor:
 
 
 def _nucleus(probs: Tensor, top_p: float) -> Tensor:
-    """Which of `probs` (`[m]`, by rising id) top-p keeps: their places, in falling order.
-
-    Of tokens that tie the later ones come first, as in `transformers`.
-    """
-    ordered, order = probs.flip(-1).sort(descending=True, stable=True)
+    """Which of `probs` (`[m]`, by rising id) top-p keeps: their places, in falling order."""
+    ordered, order = probs.sort(descending=True, stable=True)
     before = ordered.cumsum(dim=-1) - ordered
-    return len(probs) - 1 - order[before < top_p]
+    return order[before < top_p]

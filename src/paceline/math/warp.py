@@ -77,14 +77,13 @@ def keep_top_p(logits: Tensor, top_p: float) -> Tensor:
     """Keep the smallest set of most probable tokens whose mass reaches `top_p`; at least one.
 
     A token stays if the mass of those before it, in falling order, is below `top_p`. Of tokens
-    that tie the later ones come first.
+    that tie the first comes first (`transformers` leaves that to an unstable sort).
     """
     if top_p >= 1:
         return logits
-    ids = torch.arange(logits.shape[-1] - 1, -1, -1)
-    probs, order = logits.softmax(dim=-1)[..., ids].sort(dim=-1, descending=True, stable=True)
+    probs, ids = logits.softmax(dim=-1).sort(dim=-1, descending=True, stable=True)
     before = probs.cumsum(dim=-1) - probs
-    drop = torch.empty_like(before, dtype=torch.bool).scatter_(-1, ids[order], before >= top_p)
+    drop = torch.empty_like(before, dtype=torch.bool).scatter_(-1, ids, before >= top_p)
     return logits.masked_fill(drop, -torch.inf)
 
 
