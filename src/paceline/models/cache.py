@@ -1,0 +1,100 @@
+"""Files on disk that survive a run: where they lie, what they hold, who may write them.
+
+Everything that is made once and kept (fetched models, converted models) goes through
+`scratch_folder`: one process makes it, in a folder beside its place, and moves it there whole.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+Progress = Callable[[int, int, str], None]
+"""Told how far a slow step is: bytes done, bytes in all (0 where unknown), and what is done."""
+
+
+def cache_folder() -> Path:
+    """Where Paceline keeps what it can make again: `$PACELINE_CACHE`, else `~/.cache/paceline`."""
+    return Path(os.environ.get("PACELINE_CACHE") or "~/.cache/paceline").expanduser()
+
+
+def no_progress(done: int, total: int, text: str) -> None:
+    """Tell nobody."""
+
+
+def content_digest(path: Path, progress: Progress = no_progress) -> str:
+    """The SHA-256 of a file, in hexadecimal, read once for as long as the file stays as it is.
+
+    Hashing a gigabyte takes seconds, so the digest is kept beside the file's size, times and
+    inode; where any of them differs, the file is read again.
+
+    Raises:
+        OSError: the file cannot be read.
+    """
+    stamp = _stamp(path)
+    with suppress(OSError, ValueError, KeyError, TypeError):
+        note = json.loads(_note(path).read_text(encoding="utf-8"))
+        if note["stamp"] == stamp:
+            return str(note["sha256"])
+    progress(0, path.stat().st_size, f"checking {path.name}")
+    with path.open("rb") as file:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    remember_digest(path, digest, stamp)
+    return digest
+
+
+def remember_digest(path: Path, digest: str, stamp: list[int] | None = None) -> None:
+    """Note the digest of a file, so that `content_digest` need not read it."""
+    note, stamp = _note(path), stamp or _stamp(path)
+    # A cache that cannot be written costs time at the next call, and nothing else.
+    with suppress(OSError):
+        note.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(
+            "w", dir=note.parent, delete=False, encoding="utf-8"
+        ) as file:
+            json.dump({"stamp": stamp, "sha256": digest}, file)
+        os.replace(file.name, note)
+
+
+def _stamp(path: Path) -> list[int]:
+    status = path.stat()
+    return [status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino]
+
+
+def _note(path: Path) -> Path:
+    name = hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:32]
+    return cache_folder() / "digests" / f"{name}.json"
+
+
+@contextmanager
+def scratch_folder(parent: Path, name: str, progress: Progress = no_progress) -> Iterator[Path]:
+    """An empty folder in `parent`, for the one process that makes `name` there.
+
+    A second process waits until the first is done, so it should look again for what it wanted.
+    The folder is gone afterwards, whatever happens; what a killed process left is removed.
+
+    Raises:
+        OSError: `parent` cannot be written to.
+    """
+    from filelock import FileLock, Timeout
+
+    parent.mkdir(parents=True, exist_ok=True)
+    lock = FileLock(parent / f".{name}.lock")
+    try:
+        lock.acquire(timeout=0)
+    except Timeout:
+        progress(0, 0, f"waiting for another process that makes {name}")
+        lock.acquire()
+    try:
+        for left_over in parent.glob(f".{name}-*"):
+            shutil.rmtree(left_over, ignore_errors=True)
+        with tempfile.TemporaryDirectory(dir=parent, prefix=f".{name}-") as scratch:
+            yield Path(scratch)
+    finally:
+        lock.release()

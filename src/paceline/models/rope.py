@@ -1,0 +1,88 @@
+"""What a GGUF file says of the rotary embedding, in the terms of a transformers config.
+
+transformers' GGUF support reads the base frequency alone. A model whose frequencies are scaled
+would load without a word and be another model at every position, so they are read here, and a
+scaling that is not known is refused.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from paceline.errors import UnsupportedModel
+from paceline.models.gguf_file import Head
+
+_LLAMA3_LOW, _LLAMA3_HIGH, _LLAMA3_CONTEXT = 1.0, 4.0, 8192
+
+
+def rope_parameters(head: Head, base: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
+    """The `rope_parameters` of the config, `base` being what transformers made of the file.
+
+    Raises:
+        UnsupportedModel: a scaling that cannot be expressed.
+    """
+    kind = head.metadata.get(f"{head.architecture}.rope.scaling.type", "none")
+    factor = head.metadata.get(f"{head.architecture}.rope.scaling.factor", 1.0)
+    factors = [t for t in head.tensors if t.name == "rope_freqs.weight"]
+    if kind in ("none", "") and not factors:
+        return base
+    # Nested mappings, one a kind of layer, cannot take one scaling for all.
+    if base is None or any(isinstance(value, Mapping) for value in base.values()):
+        raise _unknown(head, kind)
+    if factors:
+        return {**base, **_llama3(head, float(base["rope_theta"]))}
+    if kind == "linear":
+        return {**base, "rope_type": "linear", "factor": float(factor)}
+    raise _unknown(head, kind)
+
+
+def _llama3(head: Head, theta: float) -> dict[str, Any]:
+    """Llama 3's scaling, which GGUF stores as the divisor of each frequency.
+
+    The divisors depend on four numbers. Every released model has the same three, and the fourth
+    is the largest divisor; the result is held against the file.
+    """
+    divisors = _read_divisors(head)
+    factor = float(max(divisors))
+    for index, divisor in enumerate(divisors):
+        wavelength = 2 * math.pi * theta ** (2 * index / (2 * len(divisors)))
+        expected = _llama3_divisor(wavelength, factor)
+        if not math.isclose(divisor, expected, rel_tol=1e-4):
+            raise _unknown(head, "of frequencies one by one")
+    return {
+        "rope_type": "llama3",
+        "factor": factor,
+        "low_freq_factor": _LLAMA3_LOW,
+        "high_freq_factor": _LLAMA3_HIGH,
+        "original_max_position_embeddings": _LLAMA3_CONTEXT,
+    }
+
+
+def _llama3_divisor(wavelength: float, factor: float) -> float:
+    if wavelength < _LLAMA3_CONTEXT / _LLAMA3_HIGH:
+        return 1.0
+    if wavelength > _LLAMA3_CONTEXT / _LLAMA3_LOW:
+        return factor
+    smooth = (_LLAMA3_CONTEXT / wavelength - _LLAMA3_LOW) / (_LLAMA3_HIGH - _LLAMA3_LOW)
+    return 1 / ((1 - smooth) / factor + smooth)
+
+
+def _read_divisors(head: Head) -> list[float]:
+    from array import array
+
+    entry = next(t for t in head.tensors if t.name == "rope_freqs.weight")
+    if entry.type_id != 0:  # float32
+        raise _unknown(head, "of frequencies in another type than float32")
+    with head.path.open("rb") as file:
+        file.seek(entry.offset)
+        divisors = array("f", file.read(entry.size))
+    return list(divisors)
+
+
+def _unknown(head: Head, kind: str) -> UnsupportedModel:
+    return UnsupportedModel(
+        f"{head.path} scales its rotary embedding ({kind}) in a way that is not supported for "
+        "GGUF files; use the model's folder in Hugging Face layout"
+    )

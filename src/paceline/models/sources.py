@@ -1,0 +1,228 @@
+"""From what a user names to a folder in Hugging Face layout that is safe to load."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from paceline.errors import InvalidInput, ModelError, UnknownName, UnsupportedModel
+from paceline.models.cache import Progress
+from paceline.models.conversion import convert
+from paceline.models.known import KNOWN, fetch
+
+if TYPE_CHECKING:
+    import torch
+
+DTYPES = ("bfloat16", "float32")
+_HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
+_PICKLED = ("*.bin", "*.pt", "*.pth")
+_WANTED = ("*.safetensors", "*.json", "*.jinja", "*.model", "*.tiktoken", "*.txt")
+_ALTERNATIVES = "a folder in Hugging Face layout, a .gguf file or a known name"
+
+
+@dataclass(frozen=True, slots=True)
+class Files:
+    """A model on disk.
+
+    Args:
+        folder: holds `config.json`, the weights and the tokenizer, in Hugging Face layout.
+        name: short, for messages and reports.
+    """
+
+    folder: Path
+    name: str
+
+
+def resolve(
+    source: str | Path,
+    *,
+    dtype: str | torch.dtype,
+    allow_pickle: bool = False,
+    trust_remote_code: bool = False,
+    progress: Progress | None = None,
+) -> Files:
+    """The files of a model, fetched and converted where they have to be.
+
+    Args:
+        source: a known name (see `KNOWN`), a path to a `.gguf` file, a folder in Hugging Face
+            layout, or the name of a model on the hub (`org/model`); looked for in that order.
+        dtype: `bfloat16` or `float32`; what a GGUF file is unpacked to. Folders stay as they are.
+        allow_pickle: take pickled weights where there are no safetensors. Unpickling runs any
+            code that the file holds.
+        trust_remote_code: take models that need Python code of their own, which is then run.
+        progress: told how far a slow step is.
+
+    Raises:
+        UnknownName: no such name.
+        InvalidInput: no such file, not a model's folder, or a switch is needed.
+        ModelError: damaged files, or a hub or index that cannot be reached.
+        UnsupportedModel: a kind of model that Paceline cannot decode.
+    """
+    dtype_name = str(dtype).removeprefix("torch.")
+    if dtype_name not in DTYPES:
+        raise InvalidInput(f"dtype must be {' or '.join(DTYPES)}; it is {dtype_name!r}")
+    text, path = str(source), _path(source)
+    if text in KNOWN:
+        return Files(convert(fetch(text, progress), dtype_name, progress), text)
+    if path.is_file():
+        if path.suffix in (".bin", ".pt", ".pth", ".safetensors"):
+            raise InvalidInput(f"{path} holds weights alone; give the folder it lies in")
+        return Files(convert(path, dtype_name, progress), path.stem)
+    if path.is_dir():
+        check_folder(path, allow_pickle=allow_pickle, trust_remote_code=trust_remote_code)
+        return Files(path, path.resolve().name)
+    if path.suffix == ".gguf" or path.is_absolute() or text.startswith((".", "~")):
+        raise InvalidInput(f"no such file or folder: {path}; expected {_ALTERNATIVES}")
+    if not _HUB_NAME.fullmatch(text):
+        unknown = UnknownName.among("model", text, KNOWN)
+        raise UnknownName(f"{unknown}; a folder, a .gguf file or a hub name (org/model) works too")
+    folder = _from_hub(text, allow_pickle, trust_remote_code)
+    check_folder(folder, allow_pickle=allow_pickle, trust_remote_code=trust_remote_code)
+    return Files(folder, text)
+
+
+def _path(source: str | Path) -> Path:
+    """The path that `source` may be, one that can be asked whether it is there."""
+    try:
+        path = Path(source).expanduser()
+        path.exists()
+    except (OSError, ValueError, RuntimeError) as error:
+        raise InvalidInput(
+            f"not a model: {source!r:.80} ({error}); expected {_ALTERNATIVES}"
+        ) from error
+    return path
+
+
+def check_folder(
+    folder: Path, *, allow_pickle: bool = False, trust_remote_code: bool = False
+) -> None:
+    """Check that transformers can load a causal language model from `folder`, and safely.
+
+    Raises:
+        InvalidInput: not a model's folder, or a switch is needed.
+        ModelError: damaged or missing weights.
+        UnsupportedModel: not a decoder-only language model that transformers knows.
+    """
+    config = _read_json(folder / "config.json")
+    if config is None:
+        raise InvalidInput(
+            f"{folder} has no config.json, so it is not a model in Hugging Face layout; expected "
+            f"{_ALTERNATIVES}"
+        )
+    _check_kind(folder, config, trust_remote_code)
+    _check_tokenizer_code(folder, trust_remote_code)
+    _check_weights(folder, allow_pickle)
+
+
+def _check_kind(folder: Path, config: dict[str, Any], trust_remote_code: bool) -> None:
+    from transformers import CONFIG_MAPPING, MODEL_FOR_CAUSAL_LM_MAPPING, AutoConfig
+
+    kind = config.get("model_type")
+    if config.get("is_encoder_decoder"):
+        raise UnsupportedModel(
+            f"{folder} holds an encoder-decoder model ({kind}); those are not supported yet, "
+            "decoder-only models are"
+        )
+    if kind not in CONFIG_MAPPING:
+        if "auto_map" not in config:
+            raise UnsupportedModel(
+                f"{folder} holds a model of type {kind!r}, which this transformers does not know"
+            )
+        if trust_remote_code:
+            return  # what its code makes of it can only be seen by running it
+        raise _needs_code(folder, f"a model of type {kind!r}")
+    try:
+        loaded = AutoConfig.from_pretrained(folder, trust_remote_code=False)
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise ModelError(f"transformers cannot read {folder / 'config.json'}: {error}") from error
+    if loaded.is_encoder_decoder or type(loaded) not in MODEL_FOR_CAUSAL_LM_MAPPING:
+        raise UnsupportedModel(
+            f"{folder} holds a model of type {kind!r}, which is no decoder-only language model"
+        )
+
+
+def _check_tokenizer_code(folder: Path, trust_remote_code: bool) -> None:
+    """A tokenizer of its own code, where transformers has none for it, needs the switch too."""
+    settings = _read_json(folder / "tokenizer_config.json") or {}
+    can_do_without = trust_remote_code or (folder / "tokenizer.json").is_file()
+    if "auto_map" in settings and not can_do_without:
+        raise _needs_code(folder, "its tokenizer")
+
+
+def _needs_code(folder: Path, what: str) -> InvalidInput:
+    return InvalidInput(
+        f"{folder} brings Python code for {what}, which would be run; pass trust_remote_code=True "
+        "if you trust it"
+    )
+
+
+def _check_weights(folder: Path, allow_pickle: bool) -> None:
+    index = _read_json(folder / "model.safetensors.index.json")
+    if index is not None:
+        names = sorted(set(index.get("weight_map", {}).values()))
+        files = [folder / name for name in names]
+        if lost := [file.name for file in files if not file.is_file()]:
+            raise ModelError(f"{folder} lacks {len(lost)} of its weight files ({lost[0]})")
+    else:
+        files = sorted(folder.glob("*.safetensors"))
+    if files:
+        for file in files:
+            _check_safetensors(file)
+        return
+    pickled = sorted(file.name for pattern in _PICKLED for file in folder.glob(pattern))
+    if pickled and not allow_pickle:
+        raise InvalidInput(
+            f"{folder} has no safetensors but pickled weights ({pickled[0]}), and unpickling runs "
+            "any code that they hold; pass allow_pickle=True if you trust them"
+        )
+    if not pickled:
+        raise InvalidInput(f"{folder} has no weights: expected *.safetensors")
+
+
+def _check_safetensors(file: Path) -> None:
+    """Read the head, which says how long the file must be."""
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(file, framework="numpy"):
+            pass
+    except (SafetensorError, OSError) as error:
+        raise ModelError(f"{file} is damaged or cut short ({error}); fetch it again") from error
+
+
+def _read_json(file: Path) -> dict[str, Any] | None:
+    """The object in a JSON file; None where there is no such file."""
+    try:
+        value = json.loads(file.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError) as error:
+        raise ModelError(f"{file} is damaged ({error})") from error
+    if not isinstance(value, dict):
+        raise ModelError(f"{file} is damaged: expected a JSON object")
+    return value
+
+
+def _from_hub(name: str, allow_pickle: bool, trust_remote_code: bool) -> Path:
+    """The model's files from the hub, or from the hub's cache on this machine."""
+    from huggingface_hub import snapshot_download
+
+    wanted = [*_WANTED, *(_PICKLED if allow_pickle else ())]
+    wanted += ["*.py"] if trust_remote_code else []
+    try:
+        # What lies in folders is another format's; "consolidated" holds the same weights again.
+        return Path(
+            snapshot_download(
+                name, allow_patterns=wanted, ignore_patterns=["*/*", "consolidated*", "training*"]
+            )
+        )
+    except (OSError, ValueError) as error:
+        reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
+        known = UnknownName.among("model", name.partition("/")[2].lower(), KNOWN)
+        raise ModelError(
+            f"could not get {name!r} from the model hub ({reason}), and there is no such folder; "
+            f"give {_ALTERNATIVES}. Among those: {known}"
+        ) from error
