@@ -1,0 +1,172 @@
+"""What of a call to `generate` cannot be served; said before anything is decoded."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from types import FrameType
+from typing import Any
+
+from torch import Tensor
+from transformers import GenerationConfig, GenerationMixin
+from transformers.generation import GenerationMode
+
+from paceline.errors import InvalidInput
+
+_SERVED_MODES = {GenerationMode.GREEDY_SEARCH, GenerationMode.SAMPLE}
+
+_OPTIONS_OF_MODE = {
+    GenerationMode.ASSISTED_GENERATION: "prompt_lookup_num_tokens, assistant_early_exit or use_mtp",
+    GenerationMode.BEAM_SAMPLE: "num_beams",
+    GenerationMode.BEAM_SEARCH: "num_beams",
+    GenerationMode.CONSTRAINED_BEAM_SEARCH: "force_words_ids or constraints",
+    GenerationMode.CONTRASTIVE_SEARCH: "penalty_alpha",
+    GenerationMode.DOLA_GENERATION: "dola_layers",
+    GenerationMode.GROUP_BEAM_SEARCH: "num_beam_groups",
+}
+
+_SERVED_INPUTS = frozenset(
+    {
+        "attention_mask",
+        "cache",
+        "logits_to_keep",
+        "output_attentions",
+        "output_hidden_states",
+        "position_ids",
+        "use_cache",
+    }
+)
+
+
+_DROPPED = {
+    "streamer": "pass it to speculate(streamer=...)",
+    "assistant_model": "pass it to speculate(draft_model=...)",
+}
+
+
+def refuse_dropped(frame: FrameType | None) -> None:
+    """Refuse what `generate` was given and does not hand on to a `custom_generate`.
+
+    A streamer that never hears of the end can block its reader for good, so it is worth a look
+    at the local variables of `generate`, which is the only place where these arguments are.
+
+    Args:
+        frame: of what `generate` called.
+    """
+    caller = None if frame is None else frame.f_back
+    if caller is None or caller.f_code is not inspect.unwrap(GenerationMixin.generate).__code__:
+        return
+    for name, advice in _DROPPED.items():
+        if caller.f_locals.get(name) is not None:
+            raise InvalidInput(
+                f"generate does not hand {name} on to a custom_generate; {advice} instead"
+            )
+
+
+def refuse_unsupported(
+    config: GenerationConfig, inputs: Mapping[str, Any], *, synced_gpus: bool
+) -> None:
+    """Raise `InvalidInput` for what would have to be ignored.
+
+    Args:
+        config: as `generate` prepared it.
+        inputs: the keyword arguments for the model.
+        synced_gpus: the model is spread over processes.
+    """
+    mode = config.get_generation_mode()
+    if mode not in _SERVED_MODES:
+        options = _OPTIONS_OF_MODE.get(mode, "some option")
+        raise InvalidInput(
+            f"{options} asks for {mode.value.replace('_', ' ')}; speculate works for greedy "
+            "decoding and sampling. Leave that option out, or leave custom_generate out"
+        )
+    if config.return_dict_in_generate:
+        for name in ("output_attentions", "output_hidden_states"):
+            if getattr(config, name):
+                raise InvalidInput(
+                    f"{name}=True is not supported by speculate; leave it out, and pass the "
+                    "finished sequences through the model for them"
+                )
+    if not config.use_cache:
+        raise InvalidInput(
+            "use_cache=False is not supported: speculate keeps the cache that it rolls back; "
+            "pass use_cache=True"
+        )
+    kind = config.cache_implementation or "dynamic"
+    if kind == "quantized" or "offloaded" in kind:
+        raise InvalidInput(
+            f"cache_implementation={kind!r} is not supported: speculate keeps keys and values as "
+            "the model gives them, and where it runs; leave it out"
+        )
+    if config.compile_config is not None:
+        raise InvalidInput(
+            "compile_config is not supported: speculate does not compile; leave it out"
+        )
+    if synced_gpus:
+        raise InvalidInput(
+            "a model that is spread over several processes (synced_gpus) is not supported; put it "
+            "onto the devices of one process"
+        )
+    for name, value in inputs.items():
+        if name not in _SERVED_INPUTS and value is not None:
+            raise InvalidInput(
+                f"the model input {name} is not supported: speculate decodes from input_ids "
+                "alone; leave it out"
+            )
+
+
+def left_padding(
+    ids: Tensor, mask: Tensor | None, positions: Tensor | None, mask_length: int | None = None
+) -> list[int]:
+    """How much of each row of `ids` `[B, n]` is padding, which must stand on the left.
+
+    Args:
+        ids: the prompts.
+        mask: `[B, n]`, 0 where there is padding; None is none at all.
+        positions: `[B, n]` or `[1, n]`, the caller's position ids.
+        mask_length: the length of a mask that was dropped since it hid nothing.
+
+    Raises:
+        InvalidInput: any other mask, or positions that do not count the tokens.
+    """
+    num_rows, length = ids.shape
+    mask_length = mask.shape[1] if mask is not None else mask_length
+    if mask_length is not None and mask_length != length:
+        raise InvalidInput(
+            f"attention_mask covers {mask_length} tokens and input_ids {length}; give the whole "
+            "sequence as input_ids, the tokens that are in the cache included"
+        )
+    padding = [0] * num_rows
+    if mask is not None:
+        real = mask != 0
+        padding = (length - real.sum(dim=1)).tolist()
+        if max(padding) == length:
+            raise InvalidInput(
+                f"row {padding.index(length)} of attention_mask is all padding; give every "
+                "prompt at least one token (a start token, say)"
+            )
+        if any(not real[row, first:].all() for row, first in enumerate(padding)):
+            raise InvalidInput(
+                "attention_mask hides tokens behind the first one; speculate takes prompts that "
+                "are padded on the left alone: tokenizer.padding_side = 'left'"
+            )
+    if positions is not None:
+        rows = positions.expand(num_rows, -1).tolist()
+        for row, first in enumerate(padding):
+            if rows[row][first:] != list(range(length - first)):
+                raise InvalidInput(
+                    "position_ids must count the tokens of each prompt from 0; leave them out"
+                )
+    return padding
+
+
+def pad_token(config: GenerationConfig, num_rows: int) -> int | None:
+    """The token that fills rows which end before others.
+
+    Raises:
+        InvalidInput: there are several rows and no such token.
+    """
+    token = config._pad_token_tensor
+    if token is None and num_rows > 1:
+        raise InvalidInput("a batch needs pad_token_id, for rows that end before others; set it")
+    return None if token is None else int(token)
