@@ -10,16 +10,9 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.reference import processed_by_hand, their_scores
 from tests.rounds import A
 from torch import Tensor
-from transformers.generation.logits_process import (
-    LogitsProcessorList,
-    MinPLogitsWarper,
-    RepetitionPenaltyLogitsProcessor,
-    TemperatureLogitsWarper,
-    TopKLogitsWarper,
-    TopPLogitsWarper,
-)
 
 from paceline.errors import InvalidInput, ModelError
 from paceline.math.warp import (
@@ -36,24 +29,6 @@ from paceline.types import SamplingParams
 
 VOCAB = 50
 INF = math.inf
-
-
-def theirs(params: SamplingParams, tokens: Sequence[int], logits: Tensor) -> Tensor:
-    """The scores of `transformers` with the processors that its `generate` builds, in its order."""
-    steps: list[Any] = []
-    if params.repetition_penalty != 1:
-        steps.append(RepetitionPenaltyLogitsProcessor(params.repetition_penalty))
-    if params.temperature not in (0, 1):
-        steps.append(TemperatureLogitsWarper(params.temperature))
-    if params.top_k:
-        steps.append(TopKLogitsWarper(params.top_k))
-    if params.top_p < 1:
-        steps.append(TopPLogitsWarper(params.top_p))
-    if params.min_p:
-        steps.append(MinPLogitsWarper(params.min_p))
-    ids = torch.tensor([list(tokens)], dtype=torch.long)
-    scores: Tensor = LogitsProcessorList(steps)(ids, logits.clone()[None])
-    return scores[0]
 
 
 def random_logits(seed: int, step: float, size: int = VOCAB) -> Tensor:
@@ -83,7 +58,7 @@ def test_scores_and_law_are_those_of_transformers(
     params = SamplingParams(**chosen)
     prompt, path = [1, 4, 4, 9], [11, 4]
     logits = random_logits(seed, step)
-    expected = theirs(params, prompt + path, logits)
+    expected = their_scores(params, prompt + path, logits)
     warp = SamplingWarp(params, prompt)
     scores = warp.scores_of(warp.process(logits, path))
     law = warp.law(logits, path)
@@ -102,7 +77,9 @@ def test_greedy_takes_the_first_of_the_most_probable_tokens(
 ) -> None:
     params = SamplingParams(**{**chosen, "temperature": 0.0})
     logits = random_logits(seed, step)
-    expected = theirs(SamplingParams(repetition_penalty=params.repetition_penalty), [3], logits)
+    expected = their_scores(
+        SamplingParams(repetition_penalty=params.repetition_penalty), [3], logits
+    )
     law = SamplingWarp(params, [3]).law(logits)
     assert law.tolist() == [float(i == int(expected.argmax())) for i in range(VOCAB)]
 
@@ -129,25 +106,6 @@ def test_the_steps_take_many_rows_keep_the_dtype_and_change_nothing(
 
 
 # ---------------------------------------------------------------- penalties, bias, bans: by hand
-
-
-def by_hand(
-    params: SamplingParams, prompt: Sequence[int], answer: Sequence[int], logits: Tensor
-) -> list[float]:
-    """The OpenAI formula, mu[j] - c[j] * frequency - (c[j] > 0) * presence, after repetition."""
-    result = []
-    for token, value in enumerate(logits.tolist()):
-        if token in prompt or token in answer:
-            penalty = params.repetition_penalty
-            value = value / penalty if value > 0 else value * penalty
-        count = list(answer).count(token)
-        value -= count * params.frequency_penalty + (count > 0) * params.presence_penalty
-        value += params.logit_bias.get(token, 0.0)
-        allowed = params.allowed_token_ids
-        if token in params.banned_token_ids or (allowed is not None and token not in allowed):
-            value = -INF
-        result.append(value)
-    return result
 
 
 tokens = st.lists(st.integers(0, 7), max_size=6)
@@ -191,7 +149,7 @@ def test_penalties_bias_and_bans_see_the_draft_path(
     drafted = SamplingWarp(params, prompt)
     drafted.observe(answer)
     processed = drafted.process(logits, path)
-    expected = by_hand(params, prompt, [*answer, *path], logits)
+    expected = processed_by_hand(params, prompt, [*answer, *path], logits)
     assert processed.tolist() == pytest.approx(expected, abs=1e-12)
     assert torch.equal(logits, before)
     # Bit by bit what comes once the path is final, in one round or token by token.
