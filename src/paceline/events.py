@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, fields
 from enum import StrEnum
 from typing import Any
@@ -94,4 +95,6 @@ def to_json(event: Event) -> dict[str, Any]:
 def _plain(value: Any) -> Any:
     if isinstance(value, tuple):
         return [_plain(item) for item in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None  # the log-probability of a token that cannot come; JSON has no infinity
     return value.value if isinstance(value, StrEnum) else value

@@ -6,7 +6,8 @@ Field names are those of vLLM's per-request metrics where it has them.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from typing import Any
 
 from paceline.events import Event, Prefilled, Round
@@ -30,7 +31,7 @@ class Metrics:
         True
     """
 
-    counts: AcceptanceCounts = AcceptanceCounts()
+    counts: AcceptanceCounts = field(default_factory=AcceptanceCounts)
     num_draft_tokens: int = 0
     num_tokens: int = 0
     prefill_s: float = 0.0
@@ -89,10 +90,19 @@ class Metrics:
             return None
         return self.counts.num_accepted_tokens / self.num_draft_tokens
 
+    @property
+    def acceptance_histogram(self) -> tuple[int, ...] | None:
+        """At place a: the drafts of which a tokens were accepted; None without a draft."""
+        if not self.counts.num_drafts:
+            return None
+        reached = (self.counts.num_drafts, *self.counts.accepted, 0)
+        return tuple(at - beyond for at, beyond in pairwise(reached))
+
     def spec(self) -> dict[str, Any]:
         """What speculation did, as plain JSON values."""
         counts = self.counts
         per_position = stats.acceptance_rate_per_position(counts)
+        histogram = self.acceptance_histogram
         return {
             "num_rounds": counts.rounds,
             "num_drafts": counts.num_drafts,
@@ -101,4 +111,5 @@ class Metrics:
             "mean_acceptance_length": self.mean_acceptance_length,
             "draft_acceptance_rate": self.draft_acceptance_rate,
             "acceptance_rate_per_position": list(per_position) if per_position else None,
+            "acceptance_histogram": list(histogram) if histogram else None,
         }

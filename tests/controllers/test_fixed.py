@@ -1,0 +1,23 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from paceline.controllers.fixed import FixedController
+from paceline.errors import InvalidInput
+from paceline.types import Budget, Draft, Verdict
+
+
+def test_the_budget_is_the_same_in_every_round() -> None:
+    session = FixedController(3).open()
+    for path in ((), (0, 1)):
+        assert session.budget() == Budget(3)
+        session.observe(Draft((1, 2, 3)), Verdict(path, 0))
+    assert session.budget() == Budget(3)
+
+
+@pytest.mark.parametrize("value", [-1, 2.5, "3", True, None])
+def test_a_length_that_is_no_count_is_refused(value: Any) -> None:
+    with pytest.raises(InvalidInput, match="num_draft_tokens"):
+        FixedController(value)

@@ -1,0 +1,123 @@
+"""Prompt lookup against a plain scan."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from paceline.drafters.ngram import NgramDrafter
+from paceline.errors import InvalidInput
+from paceline.math.noise import SeededNoise
+from paceline.math.warp import SamplingWarp
+from paceline.types import Budget, Committed, Draft, SamplingParams, TargetInfo
+
+INFO = TargetInfo("table", vocab_size=10)
+
+
+def propose(drafter: NgramDrafter, rounds: Sequence[Sequence[int]], count: int) -> Draft:
+    session = drafter.open(INFO, 1000)
+    for tokens in rounds:
+        session.observe(Committed(tuple(tokens)))
+    return session.propose(Budget(count), SamplingWarp(SamplingParams()), SeededNoise(0))
+
+
+def scan(drafter: NgramDrafter, text: list[int], count: int) -> list[int]:
+    """What the method says, by looking at every place."""
+    for n in range(drafter.max_ngram, drafter.min_ngram - 1, -1):
+        if n > len(text):
+            continue
+        gram = text[len(text) - n :]
+        for source in (text, *map(list, drafter.references)):
+            places = [i for i in range(n, len(source)) if source[i - n : i] == gram]
+            if not places:
+                continue
+            start = places[-1] if drafter.match == "newest" else places[0]
+            if source is not text:
+                return source[start : start + count]
+            # A copy that reaches the end goes on into what it has written.
+            longer = list(text)
+            for i in range(count):
+                longer.append(longer[start + i])
+            return longer[len(text) :]
+    return []
+
+
+tokens = st.lists(st.integers(0, 3), max_size=12)
+
+
+@given(
+    st.lists(tokens, min_size=1, max_size=4),
+    st.lists(tokens, max_size=2),
+    st.integers(1, 3),
+    st.integers(0, 2),
+    st.sampled_from(["newest", "oldest"]),
+    st.integers(0, 8),
+)
+def test_the_draft_is_what_a_scan_finds(
+    rounds: list[list[int]],
+    references: list[list[int]],
+    min_ngram: int,
+    more: int,
+    match: Any,
+    count: int,
+) -> None:
+    drafter = NgramDrafter(
+        max_ngram=min_ngram + more, min_ngram=min_ngram, match=match, references=references
+    )
+    draft = propose(drafter, rounds, count)
+    assert list(draft.tokens) == scan(drafter, [t for r in rounds for t in r], count)
+    assert draft.probs is None
+    assert draft.is_chain
+
+
+def test_newest_and_oldest_match() -> None:
+    text = [1, 2, 3, 1, 2, 4, 1, 2]
+    assert propose(NgramDrafter(), [text], 2).tokens == (4, 1)
+    assert propose(NgramDrafter(match="oldest"), [text], 2).tokens == (3, 1)
+
+
+def test_a_longer_match_in_a_reference_beats_a_shorter_one_in_the_text() -> None:
+    drafter = NgramDrafter(references=((5, 6, 7, 8),))
+    assert propose(drafter, [[7, 1, 5, 6, 7]], 2).tokens == (8,)
+    assert propose(drafter, [[7, 1, 9, 9, 7]], 2).tokens == (1, 9)
+    assert propose(drafter, [[0, 0, 5, 6, 7, 1, 5, 6, 7]], 1).tokens == (1,)
+
+
+@pytest.mark.parametrize("period", [1, 2, 5])
+def test_a_text_that_repeats_is_drafted_in_full(period: int) -> None:
+    text = [*range(period)] * 4
+    assert propose(NgramDrafter(), [text], 8).tokens == tuple(i % period for i in range(8))
+
+
+def test_a_step_costs_the_same_behind_a_long_text() -> None:
+    """The index is asked once for each n, and never walks the text."""
+    session = NgramDrafter(max_ngram=3).open(INFO, 10**6)
+    session.observe(Committed(tuple(i * i % 7 for i in range(5000))))
+    asked: list[tuple[int, ...]] = []
+    lookup = session._own.after
+    session._own.after = lambda gram: asked.append(gram) or lookup(gram)  # type: ignore[method-assign, func-returns-value]
+    session.propose(Budget(4), SamplingWarp(SamplingParams()), SeededNoise(0))
+    assert 1 <= len(asked) <= 3
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"min_ngram": 0}, "min_ngram"),
+        ({"min_ngram": 3, "max_ngram": 2}, "max_ngram must be at least 3"),
+        ({"max_ngram": 2.0}, "max_ngram must be a whole number"),
+        ({"match": "best"}, "'newest' or 'oldest'"),
+    ],
+)
+def test_settings_that_make_no_sense_are_refused(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(InvalidInput, match=message):
+        NgramDrafter(**options)
+
+
+def test_a_reference_of_another_tokenizer_is_refused() -> None:
+    with pytest.raises(InvalidInput, match="holds token 10; the vocabulary of table is 0 to 9"):
+        NgramDrafter(references=((1, 2), (3, 10))).open(INFO, 10)

@@ -1,0 +1,139 @@
+"""The values that travel: their shapes, their limits, and that nothing can change them."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import math
+import pickle
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from paceline.errors import InvalidInput, PacelineError, UnknownName
+from paceline.types import ROOT, Draft, LogitBias, SamplingParams, settings_of
+
+trees = st.lists(st.integers(-1, 6), max_size=8).map(
+    lambda parents: Draft(
+        tuple(range(len(parents))),
+        parents=tuple(min(parent, i - 1) for i, parent in enumerate(parents)),
+    )
+)
+
+
+@given(trees)
+def test_paths_children_and_depths_agree(draft: Draft) -> None:
+    assert draft.parents is not None
+    for node, parent in enumerate(draft.parents):
+        path = draft.path(node)
+        assert path[-1] == node
+        assert path[:-1] == (() if parent == ROOT else draft.path(parent))
+        assert draft.is_path(path)
+        assert node in draft.children(parent)
+        assert not draft.is_path((*path, node))
+    lengths = [len(draft.path(node)) for node in range(len(draft))]
+    assert draft.max_path_length == max(lengths, default=0)
+    assert sum(len(draft.children(node)) for node in range(ROOT, len(draft))) == len(draft)
+    assert draft.is_chain == (draft.max_path_length == len(draft))
+    assert draft.is_path(())
+    assert not draft.is_path((len(draft),))
+
+
+def test_a_draft_without_parents_is_a_chain() -> None:
+    draft = Draft((5, 6, 7))
+    assert draft.parents == (-1, 0, 1)
+    assert draft.law(1) is None
+    assert Draft().max_path_length == len(Draft()) == 0
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"tokens": (1, 2), "parents": (-1,)},
+        {"tokens": (1, 2), "parents": (-1, 1)},
+        {"tokens": (1, 2), "parents": (0, -1)},
+        {"tokens": (1, 2), "parents": (-1, -2)},
+        {"tokens": (1, 2), "probs": (None,)},
+        {"tokens": (1,), "probs": (torch.ones(2), torch.ones(2))},
+    ],
+)
+def test_a_draft_that_is_no_tree_is_refused(arguments: dict[str, Any]) -> None:
+    with pytest.raises(InvalidInput):
+        Draft(**arguments)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"temperature": -0.1},
+        {"temperature": math.nan},
+        {"temperature": math.inf},
+        {"temperature": "warm"},
+        {"temperature": None},
+        {"top_k": -1},
+        {"top_k": 2.0},
+        {"top_k": True},
+        {"top_p": 0.0},
+        {"top_p": 1.01},
+        {"min_p": -0.1},
+        {"min_p": 1.1},
+        {"repetition_penalty": 0.0},
+        {"repetition_penalty": -1.0},
+        {"presence_penalty": math.nan},
+        {"frequency_penalty": math.inf},
+        {"logit_bias": {1: math.nan}},
+        {"logit_bias": {1: math.inf}},
+        {"logit_bias": {1: "much"}},
+        {"logit_bias": {1.5: 2.0}},
+        {"allowed_token_ids": []},
+        {"seed": -1},
+        {"seed": 2**64},
+        {"seed": 0.5},
+    ],
+    ids=str,
+)
+def test_options_outside_their_range_are_refused(options: dict[str, Any]) -> None:
+    (name,) = options
+    with pytest.raises(InvalidInput, match=name):
+        SamplingParams(**options)
+
+
+def test_options_are_greedy_by_default_and_cannot_change() -> None:
+    params = SamplingParams()
+    assert params.is_greedy
+    assert not params.has_penalties
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        params.temperature = 1.0  # type: ignore[misc]
+    bias = {1: 2.0}
+    biased = SamplingParams(logit_bias=bias)
+    bias[1] = 9.0
+    assert biased.logit_bias == {1: 2.0}
+    with pytest.raises(TypeError):
+        biased.logit_bias[1] = 3.0  # type: ignore[index]
+
+
+def test_options_copy_pickle_hash_and_compare() -> None:
+    params = SamplingParams(
+        temperature=0.5, logit_bias={1: -math.inf, 2: 3}, banned_token_ids=frozenset({4})
+    )
+    for twin in (copy.deepcopy(params), pickle.loads(pickle.dumps(params))):  # noqa: S301
+        assert twin == params
+        assert hash(twin) == hash(params)
+    assert params != dataclasses.replace(params, logit_bias={1: -math.inf})
+    assert settings_of(params)["temperature"] == 0.5
+    assert repr(LogitBias({1: 2})) == "{1: 2.0}"
+
+
+@pytest.mark.parametrize("name", ["repetition_penalty", "presence_penalty", "frequency_penalty"])
+def test_any_penalty_counts_as_one(name: str) -> None:
+    assert SamplingParams(**{name: 0.5}).has_penalties
+
+
+def test_an_unknown_name_is_answered_with_the_nearest() -> None:
+    error = UnknownName.among("drafter", "ngrm", ["none", "ngram"])
+    assert str(error) == "unknown drafter 'ngrm'; did you mean 'ngram'? Known: ngram, none"
+    assert isinstance(error, PacelineError | LookupError)
+    assert str(UnknownName.among("rule", "zzz", [])) == "unknown rule 'zzz'. Known: none"
