@@ -1,0 +1,80 @@
+"""What the benchmark scripts share: prompts, the environment, writing JSON."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+CATEGORIES = ["coding", "math_reasoning", "summarization", "translation", "qa", "writing"]
+
+
+@dataclass(frozen=True)
+class Question:
+    """One prompt."""
+
+    number: int
+    category: str
+    text: str
+
+    @property
+    def messages(self) -> list[dict[str, str]]:
+        """The prompt as a chat."""
+        return [{"role": "user", "content": self.text}]
+
+
+def questions(path: Path, categories: Sequence[str], per_category: int) -> list[Question]:
+    """The first questions of each category, in turn, from a file in Spec-Bench's format."""
+    found: dict[str, list[Question]] = {name: [] for name in categories}
+    for line in path.read_text(encoding="utf-8").splitlines():
+        item = json.loads(line)
+        if len(found.get(item["category"], range(per_category))) < per_category:
+            found[item["category"]].append(
+                Question(item["question_id"], item["category"], item["turns"][0])
+            )
+    return [question for group in zip(*found.values(), strict=True) for question in group]
+
+
+def environment() -> dict[str, Any]:
+    """What figures depend on: commit, machine, versions, command."""
+    import transformers
+
+    commit = subprocess.run(
+        ["git", "describe", "--always", "--dirty", "--exclude=*"],
+        cwd=Path(__file__).parent,
+        capture_output=True,
+        text=True,
+        check=False,
+    ).stdout.strip()
+    return {
+        "commit": commit,
+        "cpu": _cpu(),
+        "cores": os.cpu_count(),
+        "capability": torch.backends.cpu.get_cpu_capability(),
+        "threads": torch.get_num_threads(),
+        "torch": torch.__version__,
+        "transformers": transformers.__version__,
+        "python": platform.python_version(),
+        "command": " ".join(["python", "benchmarks/" + Path(sys.argv[0]).name, *sys.argv[1:]]),
+    }
+
+
+def _cpu() -> str:
+    info = Path("/proc/cpuinfo")
+    lines = info.read_text().splitlines() if info.exists() else []
+    names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor()
+
+
+def write(path: Path | None, result: dict[str, Any]) -> None:
+    """Write a result with its environment; None only measures."""
+    if path is not None:
+        path.write_text(json.dumps({"environment": environment(), **result}, indent=1) + "\n")
