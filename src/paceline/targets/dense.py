@@ -14,6 +14,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from mmap import mmap
 from pathlib import Path
 from typing import Any
 
@@ -80,7 +81,7 @@ class Architecture:
             norm_eps=config.rms_norm_eps,
             norm_offset=1.0 if gemma else 0.0,
             embedding_scale=config.hidden_size**0.5 if gemma else 1.0,
-            activation=_activation(config),
+            activation=config.hidden_act,
             max_length=config.max_position_embeddings,
             tied=bool(config.tie_word_embeddings),
             inverse_frequencies=frequencies,
@@ -96,18 +97,18 @@ def unsupported(config: Any) -> str | None:
         config.model_type == "mistral" and config.sliding_window is not None
     ):
         return "some layers see a sliding window"
-    if _activation(config) not in _ACTIVATIONS:
-        return f"the activation {_activation(config)!r}"
+    if getattr(config, "use_bidirectional_attention", None):
+        return "its attention sees later tokens"
+    if getattr(config, "quantization_config", None) is not None:
+        return "its weights are quantized"
+    if config.hidden_act not in _ACTIVATIONS:
+        return f"the activation {config.hidden_act!r}"
     kind = config.rope_parameters.get("rope_type", "default")
     if kind not in ("default", "linear", "llama3"):
         return f"rotary positions of type {kind!r}"
     if config.rope_parameters.get("partial_rotary_factor", 1.0) != 1.0:
         return "partial rotary positions"
     return None
-
-
-def _activation(config: Any) -> str:
-    return getattr(config, "hidden_activation", None) or str(config.hidden_act)
 
 
 def _rotary(config: Any) -> tuple[Tensor, float]:
@@ -257,7 +258,7 @@ class DenseDecoder:
 
         Raises:
             UnsupportedModel: see `Architecture.of`.
-            ModelError: a weight is missing.
+            ModelError: a weight is missing, or has another size than the configuration says.
         """
         return cls.from_weights(
             Checkpoint(folder),
@@ -282,11 +283,20 @@ class DenseDecoder:
         """Build from named weights, a model's `state_dict()` say. See `load`."""
         shape = Architecture.of(config)
 
+        def raw(name: str) -> Tensor:
+            if name not in weights:
+                raise ModelError(
+                    f"{shape.name}: the weight {name!r} is missing; the files are incomplete, or "
+                    "belong to another model"
+                )
+            return weights[name].detach()
+
         def dense(name: str) -> Tensor:
-            return weights[name].detach().to(dtype)
+            return raw(name).to(dtype)
 
         def fused(names: list[str], storage: Storage) -> Linear:
-            weight = torch.cat([dense(f"{name}.weight") for name in names])
+            parts = [dense(f"{name}.weight") for name in names]
+            weight = _joined(parts) if len(parts) > 1 else parts[0]
             biased = f"{names[0]}.bias" in weights
             bias = torch.cat([dense(f"{name}.bias") for name in names]) if biased else None
             return make_linear(weight, bias, storage)
@@ -309,23 +319,44 @@ class DenseDecoder:
                 down=fused([f"{mlp}.down_proj"], storage),
             )
 
+        def head() -> Linear:
+            # A head of its own counts even where the configuration says that it is tied, as in
+            # transformers. Where neither is there, the files are incomplete.
+            tied = shape.tied and "lm_head.weight" not in weights
+            weight = dense("model.embed_tokens.weight" if tied else "lm_head.weight")
+            return make_linear(weight if head_ids is None else weight[head_ids], None, head_storage)
+
         with torch.inference_mode():
             # Only the rows of the tokens that come up are read, so the embedding may stay where
             # the file is mapped.
-            embedding = weights["model.embed_tokens.weight"]
-            tied = shape.tied or "lm_head.weight" not in weights
-            head_weight = dense("model.embed_tokens.weight" if tied else "lm_head.weight")
-            if head_ids is not None:
-                head_weight = head_weight[head_ids]
+            embedding = raw("model.embed_tokens.weight")
+            if embedding.shape != (shape.vocab_size, shape.hidden_size):
+                raise ModelError(
+                    f"{shape.name}: the embedding is {tuple(embedding.shape)}, and config.json "
+                    f"says {(shape.vocab_size, shape.hidden_size)}; the files do not belong "
+                    "together"
+                )
             return cls(
                 shape,
                 embedding,
                 (layer(number) for number in range(shape.num_layers)),
                 dense("model.norm.weight"),
-                make_linear(head_weight, None, head_storage),
+                head(),
                 head_ids,
                 dtype,
             )
+
+
+def _joined(parts: list[Tensor]) -> Tensor:
+    """The weights `[out, in]` one behind the other.
+
+    They lie in a mapping of their own, which goes back to the system when it is dropped. The heap
+    would keep its place, as a hole between the packed weights that are allocated meanwhile.
+    """
+    rows, width = sum(len(part) for part in parts), parts[0].shape[1]
+    memory = mmap(-1, rows * width * parts[0].itemsize)
+    joined = torch.frombuffer(memory, dtype=parts[0].dtype).view(rows, width)
+    return torch.cat(parts, out=joined)
 
 
 class Checkpoint(Mapping[str, Tensor]):
@@ -348,8 +379,6 @@ class Checkpoint(Mapping[str, Tensor]):
                 self._files = dict.fromkeys(opened.keys(), file)
 
     def __getitem__(self, name: str) -> Tensor:
-        if name not in self._files:
-            raise ModelError(f"the weight {name!r} is missing; the files belong to another model")
         with safe_open(self._files[name], framework="pt") as opened:
             return opened.get_tensor(name)
 
