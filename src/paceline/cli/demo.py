@@ -1,0 +1,127 @@
+"""`paceline demo`: a real model answers two prompts, plainly and speculatively, side by side."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from paceline.cli import options, terminal
+from paceline.cli.comparison import Case, Comparison, compare, typical_speed
+from paceline.cli.demo_view import Lines, Screen, Silent, View
+from paceline.cli.generate import DEFAULT_MAX_TOKENS, DEFAULT_MODEL, DEFAULT_NUM_DRAFT_TOKENS
+
+CASES = (
+    Case(
+        "quote",
+        "The answer repeats much of the prompt, so speculation should help",
+        "Proofread this text and write it out in full:\n\nThe lighthouse at Cape Rowan was built "
+        "in 1871. Its tower is 34 metres high, and its lamp can be seen from 22 miles away. Three "
+        "keepers lived there with their families until 1962, when the lamp was made automatic. "
+        "Since then the house of the keepers has been a small museum, which is open from May to "
+        "September.",
+    ),
+    Case(
+        "story",
+        "The answer is all new, so there is little to draft from",
+        "Tell me a bedtime story about a fox who wants to fly.",
+    ),
+)
+
+_INTRODUCTION = """\
+{model} answers two prompts, each twice: plainly, one token a pass, and speculatively. Then n-grams
+of the text so far draft up to {k} tokens ahead, and the model checks them all in one pass and keeps
+those that it would have said itself."""
+
+_WHAT_NEXT = """\
+A prompt of your own:  paceline generate --prompt "..."
+Your own model:        model.generate(..., custom_generate=paceline.speculate(drafter="ngram"))"""
+
+
+def comparison_json(comparison: Comparison) -> dict[str, Any]:
+    """A comparison as plain JSON values; the answers are those of the first timed pair."""
+    difference = comparison.difference
+    return {
+        "name": comparison.case.name,
+        "prompt": comparison.case.text,
+        "identical": comparison.identical,
+        "first_difference": None
+        if difference is None
+        else {
+            "position": difference.position,
+            "plain": difference.plain,
+            "speculative": difference.speculative,
+            "gap": difference.gap,
+        },
+        "speedup": comparison.speedup,
+        "tokens_per_second": {
+            "plain": typical_speed(comparison.plain),
+            "speculative": typical_speed(comparison.speculative),
+        },
+        "plain": comparison.plain[0].to_json(),
+        "speculative": comparison.speculative[0].to_json(),
+    }
+
+
+def demo(
+    model: options.Model = DEFAULT_MODEL,
+    num_draft_tokens: options.NumDraftTokens = DEFAULT_NUM_DRAFT_TOKENS,
+    max_tokens: options.MaxTokens = DEFAULT_MAX_TOKENS,
+    repeats: Annotated[
+        int,
+        typer.Option(
+            min=1,
+            metavar="N",
+            help="Timed pairs of answers for each prompt.",
+            rich_help_panel="Output",
+        ),
+    ] = 3,
+    as_json: options.AsJson = False,
+) -> None:
+    """Decode two prompts plainly and speculatively, and compare tokens and speed.
+
+    The model is fetched when it is not there yet (98 MB). It runs in float32, greedily. The exit
+    code is 0 only if both ways gave identical tokens.
+    """
+    import paceline
+
+    with terminal.progress() as tell:
+        target = paceline.load(model, dtype="float32", progress=tell)
+    console = terminal.out()
+    view: View = Silent() if as_json else Lines(console)
+    if not as_json:
+        introduction = _INTRODUCTION.format(model=target.name, k=num_draft_tokens)
+        console.print(" ".join(introduction.split()), soft_wrap=not console.is_terminal)
+        if console.is_terminal:
+            view = Screen(console, repeats)
+            if terminal.has_colour(console):
+                console.print("Accepted draft tokens look like this.", style=terminal.ACCEPTED)
+        console.print()
+    found = []
+    for number, case in enumerate(CASES, start=1):
+        with view.begin(number, case):
+            comparison = compare(
+                target,
+                case,
+                num_draft_tokens=num_draft_tokens,
+                max_tokens=max_tokens,
+                repeats=repeats,
+                show=view.show,
+                step=view.step,
+            )
+        view.finish(comparison)
+        found.append(comparison)
+    identical = all(comparison.identical for comparison in found)
+    if as_json:
+        terminal.print_json(
+            {
+                "model": target.name,
+                "dtype": "float32",
+                "identical": identical,
+                "prompts": [comparison_json(comparison) for comparison in found],
+            }
+        )
+    else:
+        console.print(_WHAT_NEXT, soft_wrap=True)
+    if not identical:
+        raise typer.Exit(1)

@@ -1,0 +1,141 @@
+"""What a registered plug-in says of itself, read from its source: nothing is imported.
+
+Importing a drafter brings torch, which takes seconds; a list of names should not.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from dataclasses import dataclass
+from importlib.metadata import EntryPoint
+from importlib.util import find_spec
+from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True)
+class Description:
+    """A plug-in in a list.
+
+    Args:
+        name: under which it is registered.
+        source: the class, as the entry point names it.
+        summary: the first sentence of the module's docstring, else of the class's; empty where
+            neither can be read.
+        settings: the settings that must be given, and what its docstring says of each.
+        needs: what a drafter needs of the target beyond tokens.
+        exact: what the class says of itself (rules do); None where it says nothing.
+    """
+
+    name: str
+    source: str
+    summary: str = ""
+    settings: tuple[tuple[str, str], ...] = ()
+    needs: tuple[str, ...] = ()
+    exact: bool | None = None
+
+
+def describe(point: EntryPoint) -> Description:
+    """Describe the class behind an entry point."""
+    module = _module(point.module)
+    found = _class(module, point.attr)
+    if found is None:
+        return Description(point.name, point.value)
+    docstring = ast.get_docstring(found) or ""
+    values = {
+        statement.target.id: statement
+        for statement in found.body
+        if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name)
+    }
+    exact = values.get("exact")
+    return Description(
+        name=point.name,
+        source=point.value,
+        summary=_summary(ast.get_docstring(module) or docstring),
+        settings=tuple(
+            (name, _argument(docstring, name))
+            for name, statement in values.items()
+            if _is_required(statement)
+        ),
+        needs=_words(values.get("needs")),
+        exact=exact.value.value
+        if exact is not None
+        and isinstance(exact.value, ast.Constant)
+        and isinstance(exact.value.value, bool)
+        else None,
+    )
+
+
+def _module(name: str) -> ast.Module:
+    """The source of a module, parsed; an empty one where there is none to read."""
+    file = _source_file(name)
+    return ast.parse("" if file is None else file.read_bytes())
+
+
+def _class(module: ast.Module, name: str) -> ast.ClassDef | None:
+    for statement in module.body:
+        if isinstance(statement, ast.ClassDef) and statement.name == name:
+            return statement
+    return None
+
+
+def _source_file(module: str) -> Path | None:
+    """The file of a module. Only its topmost package is looked up, which imports nothing."""
+    top, *inner = module.split(".")
+    spec = find_spec(top)
+    if spec is None:
+        return None
+    if not inner:
+        return _existing(Path(spec.origin)) if spec.origin else None
+    for location in spec.submodule_search_locations or ():
+        path = Path(location, *inner)
+        if file := _existing(path.with_suffix(".py")) or _existing(path / "__init__.py"):
+            return file
+    return None
+
+
+def _existing(path: Path) -> Path | None:
+    return path if path.suffix == ".py" and path.is_file() else None
+
+
+def _summary(docstring: str) -> str:
+    """The first sentence.
+
+    >>> _summary("Draft what followed, twice say. The rest.")
+    'Draft what followed, twice say.'
+    """
+    paragraph = " ".join(docstring.split("\n\n")[0].split())
+    return re.split(r"(?<=\.)\s+(?=[A-Z])", paragraph)[0]
+
+
+def _argument(docstring: str, name: str) -> str:
+    """What the `Args:` part of a docstring says of `name`."""
+    entry = re.search(rf"^    {re.escape(name)}: (.*(?:\n {{8}}.*)*)", docstring, re.MULTILINE)
+    return " ".join(entry[1].split()) if entry else ""
+
+
+def _is_required(statement: ast.AnnAssign) -> bool:
+    """Whether a field of a dataclass has no default."""
+    if "ClassVar" in ast.unparse(statement.annotation):
+        return False
+    value = statement.value
+    if not isinstance(value, ast.Call):
+        return value is None
+    given = {keyword.arg: keyword.value for keyword in value.keywords}
+    in_constructor = not (
+        isinstance(init := given.get("init"), ast.Constant) and init.value is False
+    )
+    return in_constructor and not given.keys() & {"default", "default_factory"}
+
+
+def _words(statement: ast.AnnAssign | None) -> tuple[str, ...]:
+    """The strings and names that stand in a set."""
+    if statement is None or statement.value is None:
+        return ()
+    found = []
+    for node in ast.walk(statement.value):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            found.append(node.value)
+        elif isinstance(node, ast.Attribute):
+            found.append(node.attr.lower())
+    return tuple(found)

@@ -1,0 +1,211 @@
+"""`paceline generate`: answer a prompt, accepted draft tokens in colour."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+from paceline import registry
+from paceline.cli import options, render, terminal
+from paceline.cli.describe import describe
+from paceline.cli.drafters import DEFAULT_RULE
+from paceline.cli.inputs import drafter_settings, read_prompt
+from paceline.errors import InvalidInput, UnknownName
+
+if TYPE_CHECKING:
+    from paceline.api import Generation, LanguageModel, Piece
+
+DEFAULT_MODEL = "smollm2-135m"
+DEFAULT_NUM_DRAFT_TOKENS = 5
+DEFAULT_MAX_TOKENS = 128
+
+
+def check_parts(drafter: str, rule: str, *, has_draft_model: bool) -> None:
+    """Refuse names and pairings that cannot work before a model is loaded, which takes seconds.
+
+    Raises:
+        UnknownName: no such drafter or rule.
+        InvalidInput: a drafter without the draft model that it needs, or with one that it does
+            not take.
+    """
+    drafters, rules = registry.points("drafter"), registry.points("verifier")
+    if drafter not in drafters:
+        raise UnknownName.among("drafter", drafter, drafters)
+    if rule not in rules:
+        raise UnknownName.among("rule", rule, rules)
+    needs_model = "model" in dict(describe(drafters[drafter]).settings)
+    if needs_model and not has_draft_model:
+        raise InvalidInput(f"drafter {drafter!r} needs a draft model; give --draft-model")
+    if has_draft_model and not needs_model:
+        raise InvalidInput(f"drafter {drafter!r} takes no draft model; leave --draft-model out")
+
+
+def print_answer(
+    model: LanguageModel, prompt: Any, request: dict[str, Any], *, stream: bool
+) -> Generation:
+    """Generate and print: in colour on a terminal, elsewhere the bare text."""
+    from paceline.api import Chunk
+
+    console = terminal.out()
+    pieces: list[Piece] = []
+    shown = 0
+
+    def show() -> None:
+        nonlocal shown
+        new, shown = pieces[shown:], len(pieces)
+        if console.is_terminal:
+            console.print(render.answer_text(new), end="", soft_wrap=True)
+        else:
+            sys.stdout.write("".join(piece.text for piece in new))
+        sys.stdout.flush()
+
+    generation = None
+    try:
+        for item in model.stream(prompt, **request):
+            if not isinstance(item, Chunk):
+                generation = item
+                continue
+            pieces += item.pieces
+            if stream:
+                show()
+        show()
+    finally:
+        # Whatever comes next, an error or the shell's prompt, starts on a line of its own.
+        if shown or generation is not None:
+            sys.stdout.write("\n")
+            sys.stdout.flush()
+    assert generation is not None  # the last item of every stream
+    return generation
+
+
+def generate(
+    prompt: options.Prompt = None,
+    messages: options.Messages = None,
+    raw: options.Raw = False,
+    model: options.Model = DEFAULT_MODEL,
+    dtype: options.Dtype = "auto",
+    storage: options.Storage = "auto",
+    invariant: options.Invariant = False,
+    trust_remote_code: options.TrustRemoteCode = False,
+    allow_pickle: options.AllowPickle = False,
+    drafter: options.Drafter = None,
+    num_draft_tokens: options.NumDraftTokens = DEFAULT_NUM_DRAFT_TOKENS,
+    verify: options.Verify = DEFAULT_RULE,
+    draft_model: options.DraftModel = None,
+    draft_storage: options.DraftStorage = None,
+    draft_head_tokens: options.DraftHeadTokens = None,
+    reference: options.Reference = None,
+    max_ngram: options.MaxNgram = None,
+    min_ngram: options.MinNgram = None,
+    ngram_match: options.NgramMatch = None,
+    drafter_option: options.DrafterOption = None,
+    temperature: options.Temperature = 0.0,
+    top_k: options.TopK = 0,
+    top_p: options.TopP = 1.0,
+    min_p: options.MinP = 0.0,
+    repetition_penalty: options.RepetitionPenalty = 1.0,
+    presence_penalty: options.PresencePenalty = 0.0,
+    frequency_penalty: options.FrequencyPenalty = 0.0,
+    seed: options.Seed = None,
+    n: options.Samples = None,
+    max_tokens: options.MaxTokens = DEFAULT_MAX_TOKENS,
+    min_tokens: options.MinTokens = 0,
+    stop: options.Stop = None,
+    stream: options.Stream = None,
+    logprobs: options.Logprobs = None,
+    as_json: options.AsJson = False,
+) -> None:
+    """Generate text. Accepted draft tokens, which came for free, are coloured."""
+    if as_json and stream:
+        raise InvalidInput("--json prints one object at the end; leave --stream out")
+    if logprobs is not None and not as_json:
+        raise InvalidInput("--logprobs are printed with --json; add it")
+    if n is not None and stream:
+        raise InvalidInput("several answers come together at the end; leave --stream or -n out")
+    if draft_model is None and (draft_storage or draft_head_tokens):
+        raise InvalidInput(
+            "--draft-storage and --draft-head-tokens go with --draft-model; give one, or leave "
+            "them out"
+        )
+    given = read_prompt(prompt, messages, raw=raw)
+    drafter = drafter or ("ngram" if draft_model is None else "model")
+    check_parts(drafter, verify, has_draft_model=draft_model is not None)
+    settings = drafter_settings(
+        reference or (),
+        {"max_ngram": max_ngram, "min_ngram": min_ngram, "match": ngram_match},
+        drafter_option or (),
+    )
+    sampling: dict[str, Any] = {
+        "temperature": temperature,
+        "top_k": top_k,
+        "top_p": top_p,
+        "min_p": min_p,
+        "repetition_penalty": repetition_penalty,
+        "presence_penalty": presence_penalty,
+        "frequency_penalty": frequency_penalty,
+        "seed": seed,
+    }
+    from paceline.types import SamplingParams
+
+    SamplingParams(**sampling)  # refuse what is out of range before a model is loaded
+    import paceline
+
+    trust: dict[str, Any] = {
+        "trust_remote_code": trust_remote_code,
+        "allow_pickle": allow_pickle,
+    }
+    with terminal.progress() as tell:
+        target = paceline.load(
+            model, dtype=dtype, storage=storage, invariant=invariant, progress=tell, **trust
+        )
+        draft = None
+        if draft_model is not None:
+            draft = paceline.load(
+                draft_model,
+                storage=draft_storage or "auto",
+                head_tokens=draft_head_tokens,
+                progress=tell,
+                **trust,
+            )
+    if isinstance(given, str) and not raw and getattr(target.tokenizer, "chat_template", None):
+        given = [{"role": "user", "content": given}]
+    request: dict[str, Any] = {
+        **sampling,
+        "drafter": drafter,
+        "drafter_options": settings,
+        "num_draft_tokens": num_draft_tokens,
+        "verify": verify,
+        "max_tokens": max_tokens,
+        "min_tokens": min_tokens,
+        "stop": stop or (),
+        "logprobs": logprobs,
+    }
+    if draft is not None:
+        request["draft_model"] = draft
+    if n is not None:
+        _several(target, given, request, n, as_json=as_json)
+    elif as_json:
+        terminal.print_json(target.generate(given, **request).to_json())
+    else:
+        console = terminal.out()
+        live = console.is_terminal if stream is None else stream
+        generation = print_answer(target, given, request, stream=live)
+        legend = terminal.has_colour(console)
+        terminal.err().print(render.summary(generation, legend=legend), soft_wrap=True)
+
+
+def _several(
+    model: LanguageModel, prompt: Any, request: dict[str, Any], n: int, *, as_json: bool
+) -> None:
+    """Several answers, one after the other; in JSON one object that holds them."""
+    generations = model.generate(prompt, n=n, **request)
+    if as_json:
+        terminal.print_json({"generations": [item.to_json() for item in generations]})
+        return
+    console = terminal.out()
+    for number, generation in enumerate(generations, start=1):
+        terminal.err().print(f"[{number} of {n}]", style="dim")
+        text = generation.text
+        sys.stdout.write((terminal.printable(text) if console.is_terminal else text) + "\n")
+        sys.stdout.flush()
+        terminal.err().print(render.summary(generation, legend=False), soft_wrap=True)

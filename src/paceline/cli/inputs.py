@@ -1,0 +1,104 @@
+"""What a command reads besides its options: prompts, messages, files, NAME=VALUE."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from paceline.errors import InvalidInput
+
+
+def read_prompt(
+    text: str | None, messages: Path | None, *, raw: bool
+) -> str | list[dict[str, Any]]:
+    """The prompt, from wherever it was given: an option, a file of messages, standard input.
+
+    Raises:
+        InvalidInput: none, more than one, an empty one, or a file that cannot be used.
+    """
+    if text is not None and messages is not None:
+        raise InvalidInput("give --prompt or --messages, not both")
+    if messages is not None:
+        if raw:
+            raise InvalidInput(
+                "--raw leaves the chat template out, and --messages needs it; drop one"
+            )
+        return read_messages(messages)
+    if text is None:
+        if sys.stdin.isatty():
+            raise InvalidInput(
+                "there is no prompt; give --prompt TEXT, --messages FILE or text on standard input"
+            )
+        # `echo` and editors end a text with a newline that nobody means.
+        text = sys.stdin.read().removesuffix("\n").removesuffix("\r")
+    if not text:
+        raise InvalidInput("the prompt is empty; give some text")
+    return text
+
+
+def read_messages(file: Path) -> list[dict[str, Any]]:
+    """Chat messages from a JSON file: a list, or an object with `messages`, as OpenAI has it.
+
+    Raises:
+        InvalidInput: a file that cannot be read, or does not hold messages.
+    """
+    text = read_text("--messages", file)
+    try:
+        value = json.loads(text)
+    except ValueError as error:
+        raise InvalidInput(f"--messages: {file} is no JSON ({error})") from error
+    found = value.get("messages") if isinstance(value, dict) else value
+    if not isinstance(found, list) or not all(isinstance(item, dict) for item in found):
+        raise InvalidInput(
+            f"--messages: {file} must hold a list of objects with role and content, such as "
+            '[{"role": "user", "content": "Hello"}]'
+        )
+    return found
+
+
+def read_text(option: str, file: Path) -> str:
+    """The text of a file that an option names.
+
+    Raises:
+        InvalidInput: it cannot be read, or is not UTF-8.
+    """
+    try:
+        return file.read_text(encoding="utf-8")
+    except OSError as error:
+        raise InvalidInput(f"{option}: cannot read {file}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise InvalidInput(f"{option}: {file} is not text in UTF-8 ({error.reason})") from error
+
+
+def drafter_settings(
+    references: Sequence[Path], ngram: dict[str, Any], others: Sequence[str]
+) -> dict[str, Any]:
+    """The settings of a drafter, from the options of `ngram` and from NAME=VALUE.
+
+    Raises:
+        InvalidInput: not of the form NAME=VALUE, or a file that cannot be read.
+
+    Example:
+        >>> drafter_settings([], {"max_ngram": 4, "match": None}, ["min_confidence=0.4"])
+        {'max_ngram': 4, 'min_confidence': 0.4}
+    """
+    settings = {name: value for name, value in ngram.items() if value is not None}
+    if references:
+        settings["references"] = [read_text("--reference", file) for file in references]
+    for item in others:
+        name, equals, value = item.partition("=")
+        if not equals or not name:
+            raise InvalidInput(f"--drafter-option takes NAME=VALUE; it is {item!r}")
+        settings[name] = _value(value)
+    return settings
+
+
+def _value(text: str) -> Any:
+    """A number, true or false where `text` is one; else the text itself."""
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text

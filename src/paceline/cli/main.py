@@ -1,0 +1,129 @@
+"""The entry point: the commands, and how whatever goes wrong is told."""
+
+from __future__ import annotations
+
+import io
+import os
+import sys
+from collections.abc import Callable
+from functools import partial
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+import paceline
+from paceline.cli import demo, drafters, generate, models, plan, terminal
+from paceline.errors import PacelineError
+
+# The base class of every mistake in the command line itself. typer does not export it, but
+# BadParameter, which it does, is one of its kind.
+_UsageError: Any = typer.BadParameter.__base__
+
+
+class Commands(TyperGroup):
+    """The commands, with every error told in one line: exit code 2 where the input is at fault."""
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run a command; turn errors into a line and an exit code."""
+        with terminal.library_notes():
+            try:
+                return super().invoke(ctx)
+            except (typer.Exit, typer.Abort, _UsageError, BrokenPipeError):
+                raise
+            except PacelineError as error:
+                if ctx.params["debug"]:
+                    raise
+                terminal.error(str(error))
+                raise typer.Exit(2) from error
+            except Exception as error:
+                if ctx.params["debug"]:
+                    raise
+                terminal.error(
+                    f"unexpected {type(error).__name__}: {error}. This is a fault of Paceline; "
+                    "`paceline --debug ...` shows where it happened"
+                )
+                raise typer.Exit(1) from error
+
+    def main(self, *args: Any, **extra: Any) -> Any:
+        """Run, and leave the process with the exit code."""
+        settings = {**extra, "standalone_mode": False}
+        run = partial(super().main, *args, **settings)
+        return sys.exit(_exit_code(run)) if extra.get("standalone_mode", True) else run()
+
+
+def _exit_code(run: Callable[[], Any]) -> int:
+    try:
+        code = run()
+        sys.stdout.flush()
+    except _UsageError as error:
+        path = error.ctx.command_path if error.ctx else "paceline"
+        message = error.format_message().rstrip(".")
+        end = " See" if message.endswith("?") else "; see"
+        terminal.error(f"{message}{end} `{path} --help`")
+        return int(error.exit_code)
+    except (KeyboardInterrupt, typer.Abort):
+        return 130
+    except BrokenPipeError:
+        # Who read our output has left. Python flushes once more at exit: let that go nowhere.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    return code if isinstance(code, int) else 0
+
+
+app = typer.Typer(
+    name="paceline",
+    cls=Commands,
+    help="Speculative decoding for PyTorch and Hugging Face models, exact.",
+    epilog='Start with `paceline demo`, or with `paceline generate --prompt "..."`.',
+    invoke_without_command=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.command("demo")(demo.demo)
+app.command("generate")(generate.generate)
+app.command("plan")(plan.plan)
+app.command("drafters")(drafters.drafters)
+app.add_typer(models.app, name="models")
+
+
+def _print_version(value: bool) -> None:
+    if value:
+        terminal.out().print(f"paceline {paceline.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _paceline(
+    ctx: typer.Context,
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version",
+            metavar="",
+            callback=_print_version,
+            is_eager=True,
+            help="Print the version.",
+        ),
+    ] = False,
+    debug: Annotated[
+        bool,
+        typer.Option(
+            "--debug",
+            metavar="",
+            envvar="PACELINE_DEBUG",
+            help="Show where in the code an error happened.",
+        ),
+    ] = False,
+) -> None:
+    if ctx.invoked_subcommand is None:
+        terminal.out().print(ctx.get_help())
+
+
+def main() -> None:
+    """Run the command line of this process."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            # A terminal that cannot show a character must not end an answer.
+            stream.reconfigure(errors="backslashreplace")
+    app()

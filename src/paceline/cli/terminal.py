@@ -1,0 +1,148 @@
+"""What the commands print with: consoles, JSON, notes, progress.
+
+Answers go to standard output; everything else (progress, notes, errors, summaries) goes to
+standard error, so that a pipe receives the answer alone.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    DownloadColumn,
+    Progress,
+    TextColumn,
+    TimeRemainingColumn,
+)
+from rich.text import Text
+
+if TYPE_CHECKING:
+    from paceline.models.cache import Progress as Tell
+
+ACCEPTED = "green"
+"""The style of text that came from an accepted draft token."""
+
+_CONTROLS = dict.fromkeys({*range(0x20), *range(0x7F, 0xA0)} - {ord("\n"), ord("\t")})
+
+
+def out() -> Console:
+    """Standard output. Made anew at each call, since the stream may have been replaced."""
+    return Console(highlight=False, markup=False, emoji=False)
+
+
+def err() -> Console:
+    """Standard error."""
+    return Console(stderr=True, highlight=False, markup=False, emoji=False)
+
+
+def has_colour(console: Console) -> bool:
+    """Whether colours reach the reader: on a terminal that has them, and NO_COLOR is not set."""
+    return console.is_terminal and console.color_system is not None and not console.no_color
+
+
+def printable(text: str) -> str:
+    """The text without control characters, which could command the terminal.
+
+    Tabs and line ends stay.
+
+    >>> printable("a" + chr(27) + "[2Jb")
+    'a[2Jb'
+    """
+    return text.translate(_CONTROLS)
+
+
+def print_json(value: Any) -> None:
+    """One JSON value on one line of standard output."""
+    sys.stdout.write(json.dumps(value, ensure_ascii=False) + "\n")
+
+
+def error(message: str) -> None:
+    """One line on standard error that says what is wrong."""
+    one_line = " ".join(line.strip() for line in message.splitlines())
+    err().print(Text.assemble(("error: ", "bold red"), printable(one_line)), soft_wrap=True)
+
+
+def note(message: str) -> None:
+    """One line on standard error that is not an error."""
+    err().print(Text.assemble(("note: ", "bold"), printable(message)), soft_wrap=True)
+
+
+def quantity(size_bytes: int) -> str:
+    """A size in decimal units, as download pages give it.
+
+    >>> quantity(98_362_432), quantity(1_117_320_768)
+    ('98 MB', '1.1 GB')
+    """
+    megabytes = size_bytes / 1e6
+    return f"{megabytes:.0f} MB" if megabytes < 1000 else f"{megabytes / 1000:.1f} GB"
+
+
+class _Notes(logging.Handler):
+    """Shows what the library logs as notes."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        note(record.getMessage())
+
+
+@contextmanager
+def library_notes() -> Iterator[None]:
+    """Show the library's own log on standard error while a command runs."""
+    logger, handler = logging.getLogger("paceline"), _Notes(logging.WARNING)
+    propagates = logger.propagate
+    logger.addHandler(handler)
+    logger.propagate = False
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+        logger.propagate = propagates
+
+
+@contextmanager
+def progress() -> Iterator[Tell]:
+    """A teller for slow steps: a bar on a terminal, elsewhere one line for each new step."""
+    console = err()
+    if not console.is_terminal:
+        yield _Lines()
+        return
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(bar_width=24),
+        DownloadColumn(),
+        TimeRemainingColumn(compact=True),
+    )
+    with Progress(*columns, console=console, transient=True) as bars:
+        yield _Bar(bars)
+
+
+class _Lines:
+    """Tells each new step in a line."""
+
+    def __init__(self) -> None:
+        self._told: str | None = None
+
+    def __call__(self, done: int, total: int, text: str) -> None:
+        if text != self._told:
+            self._told = text
+            size = f" ({quantity(total)})" if total else ""
+            err().print(f"{text}{size}", soft_wrap=True)
+
+
+class _Bar:
+    """Draws the step that is being taken."""
+
+    def __init__(self, bars: Progress) -> None:
+        self._bars = bars
+        self._task = bars.add_task("", total=None, visible=False)
+
+    def __call__(self, done: int, total: int, text: str) -> None:
+        self._bars.update(
+            self._task, completed=done, total=total or None, description=text, visible=True
+        )
