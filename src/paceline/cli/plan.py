@@ -80,7 +80,7 @@ def make_plan(
         InvalidInput: a number outside its range, or more draft tokens than `rates` has positions.
 
     Example:
-        >>> make_plan([0.8], 0.05, [4]).rows[0].expected_tokens
+        >>> round(make_plan([0.8], 0.05, [4]).rows[0].expected_tokens, 4)
         3.3616
     """
     one = len(rates) == 1

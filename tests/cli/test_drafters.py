@@ -1,0 +1,50 @@
+import dataclasses
+import json
+
+import pytest
+
+from paceline import registry
+from paceline.cli.describe import describe
+from paceline.cli.drafters import is_exact, listed
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [(kind, name) for kind in ("drafter", "verifier") for name in registry.names(kind)],
+)
+def test_what_is_read_from_the_source_is_what_the_class_says(kind, name):
+    found, loaded = describe(registry.points(kind)[name]), registry.find(kind, name)
+    required = [
+        field.name
+        for field in dataclasses.fields(loaded)
+        if field.init
+        and field.default is dataclasses.MISSING
+        and field.default_factory is dataclasses.MISSING
+    ]
+    assert [setting for setting, _ in found.settings] == required
+    assert all(text for _, text in found.settings)
+    assert found.exact is getattr(loaded, "exact", None)
+    assert frozenset(found.needs) == getattr(loaded, "needs", frozenset())
+    assert found.summary.endswith(".")
+
+
+def test_the_lists_hold_every_name(run):
+    found = json.loads(run("drafters", "--json").stdout)
+    assert [item["name"] for item in found["drafters"]] == registry.names("drafter")
+    assert [item["name"] for item in found["rules"]] == registry.names("verifier")
+    assert {"none", "ngram", "model"} <= {item["name"] for item in found["drafters"]}
+    shown = run("drafters").stdout
+    for item in (*found["drafters"], *found["rules"]):
+        assert item["name"] in shown
+        assert item["summary"].split()[0] in shown
+
+
+def test_a_drafter_is_as_exact_as_the_default_rule():
+    rules = listed("verifier")
+    for drafter in listed("drafter"):
+        assert is_exact(drafter, rules) is registry.find("verifier", "token").exact
+    lossy = [dataclasses.replace(rule, exact=False) for rule in rules]
+    assert is_exact(listed("drafter")[0], lossy) is False
+    assert is_exact(listed("drafter")[0], []) is None
+    says_no = dataclasses.replace(listed("drafter")[0], exact=False)
+    assert is_exact(says_no, rules) is False

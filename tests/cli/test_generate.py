@@ -1,0 +1,318 @@
+import io
+import json
+
+import pytest
+import torch
+from rich.console import Console
+from tests.models import tiny_gguf
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+import paceline
+from paceline.api import Chunk, Piece
+from paceline.cli import terminal
+
+PROMPT = "the end of the end of the"
+SPEC = {
+    "drafter",
+    "exact",
+    "num_drafts",
+    "num_draft_tokens",
+    "num_accepted_tokens",
+    "mean_acceptance_length",
+    "draft_acceptance_rate",
+    "acceptance_rate_per_position",
+}
+
+
+def expected_ids(folder, ids, max_tokens):
+    """What transformers itself answers, greedily."""
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    output = model.generate(
+        torch.tensor([ids]),
+        attention_mask=torch.ones(1, len(ids), dtype=torch.long),
+        do_sample=False,
+        max_new_tokens=max_tokens,
+        pad_token_id=0,
+    )
+    return output[0, len(ids) :].tolist()
+
+
+@pytest.fixture
+def coloured(monkeypatch):
+    """A terminal with colours; what is printed on it."""
+    screen = io.StringIO()
+    console = Console(file=screen, force_terminal=True, color_system="standard", width=80)
+    monkeypatch.setattr(terminal, "out", lambda: console)
+    return screen
+
+
+def test_json_is_one_object_with_the_answer_that_transformers_gives(run, tiny):
+    result = run("generate", "-m", tiny, "--raw", "-p", PROMPT, "--max-tokens", 24, "--json")
+    assert result.exit_code == 0, result.stderr
+    (line,) = result.stdout.splitlines()
+    found = json.loads(line)
+    tokenizer = AutoTokenizer.from_pretrained(tiny)
+    ids = tokenizer.encode(PROMPT)
+    assert found["token_ids"] == expected_ids(tiny, ids, 24)
+    assert found["text"] == tokenizer.decode(found["token_ids"], skip_special_tokens=True)
+    assert found["usage"] == {
+        "prompt_tokens": len(ids),
+        "completion_tokens": len(found["token_ids"]),
+    }
+    assert found["finish_reason"] in ("stop", "length")
+    assert found["spec"].keys() >= SPEC
+    assert found["time"].keys() >= {
+        "load_s",
+        "prefill_s",
+        "decode_s",
+        "draft_s",
+        "target_s",
+        "verify_s",
+    }
+    assert found["tokens_per_second"] > 0
+
+
+def test_rates_are_null_where_nothing_was_drafted(run, tiny):
+    result = run("generate", "-m", tiny, "-d", "none", "-p", PROMPT, "--max-tokens", 4, "--json")
+    spec = json.loads(result.stdout)["spec"]
+    assert spec["num_drafts"] == spec["num_draft_tokens"] == spec["num_accepted_tokens"] == 0
+    assert spec["draft_acceptance_rate"] is spec["acceptance_rate_per_position"] is None
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ["-d", "none"],
+        ["-d", "ngram", "-k", 1, "--max-ngram", 5, "--min-ngram", 2, "--ngram-match", "oldest"],
+        ["--invariant", "-k", 3],
+        ["--verify", "coupling"],
+        ["--storage", "plain"],
+    ],
+    ids=str,
+)
+def test_greedy_text_is_the_same_with_every_option_of_drafting(run, tiny, options):
+    arguments = ["generate", "-m", tiny, "-p", PROMPT, "--max-tokens", 16, "--dtype", "float32"]
+    plain, other = run(*arguments), run(*arguments, *options)
+    assert other.exit_code == 0, other.stderr
+    assert plain.stdout == other.stdout
+    assert plain.stdout.strip()
+
+
+def test_a_draft_model_drafts_unless_another_drafter_is_named(run, tiny, tiny_draft):
+    arguments = ["generate", "-m", tiny, "-p", PROMPT, "--max-tokens", 8, "--json"]
+    plain = json.loads(run(*arguments, "-d", "none").stdout)
+    options = ["--draft-storage", "int8", "--draft-head-tokens", 200]
+    result = run(*arguments, "--draft-model", tiny_draft, *options)
+    assert result.exit_code == 0, result.stderr
+    found = json.loads(result.stdout)
+    assert found["spec"]["drafter"] == "model"
+    assert found["spec"]["num_draft_tokens"] > 0
+    assert found["token_ids"] == plain["token_ids"]
+
+
+def test_a_setting_of_the_drafter_reaches_it(run, tiny, tiny_draft):
+    arguments = ["generate", "-m", tiny, "-p", PROMPT, "--max-tokens", 8, "--json"]
+    arguments += ["--draft-model", tiny_draft, "-k", 4, "--temperature", 1, "--seed", 5]
+    # A draft stops behind a token that it is not sure of, and it is never as sure as this.
+    found = json.loads(run(*arguments, "--drafter-option", "min_confidence=1").stdout)["spec"]
+    assert found["num_draft_tokens"] == found["num_drafts"] > 0
+
+
+def test_a_reference_is_drafted_from(run, tiny, tmp_path):
+    arguments = ["generate", "-m", tiny, "--raw", "-p", "é stop", "--max-tokens", 24, "--json"]
+    plain = json.loads(run(*arguments, "-d", "none").stdout)
+    reference = tmp_path / "reference.txt"
+    reference.write_text("é stop" + plain["text"], encoding="utf-8")
+    without = json.loads(run(*arguments).stdout)
+    found = json.loads(run(*arguments, "--reference", reference).stdout)
+    assert found["token_ids"] == plain["token_ids"]
+    accepted = "num_accepted_tokens"
+    assert found["spec"][accepted] > without["spec"][accepted]
+
+
+def test_a_pipe_gets_the_bare_text_and_standard_error_the_summary(run, tiny):
+    arguments = ["generate", "-m", tiny, "--raw", "-p", PROMPT, "--max-tokens", 12]
+    expected = json.loads(run(*arguments, "--json").stdout)
+    for stream in ([], ["--stream"], ["--no-stream"]):
+        result = run(*arguments, *stream)
+        assert result.stdout == expected["text"] + "\n"
+        assert "12 tokens" in result.stderr
+        assert "tokens/s" in result.stderr
+        assert "acceptance rate" in result.stderr
+        assert "\x1b" not in result.output
+
+
+@pytest.mark.parametrize("stream", ["--stream", "--no-stream"])
+def test_on_a_terminal_accepted_draft_tokens_are_green(run, tiny, coloured, stream):
+    arguments = ["-p", PROMPT, "--max-tokens", 16, "--dtype", "float32"]
+    result = run("generate", "-m", tiny, "--raw", *arguments, stream)
+    assert result.exit_code == 0, result.stderr
+    model = paceline.load(tiny, dtype="float32")
+    chunks = [item for item in model.stream(PROMPT, max_tokens=16) if isinstance(item, Chunk)]
+    pieces = [piece for chunk in chunks for piece in chunk.pieces]
+    assert any(piece.drafted for piece in pieces)
+    expected = io.StringIO()
+    for piece in pieces:
+        for part in terminal.printable(piece.text).splitlines(keepends=True):
+            body = part.rstrip("\n")
+            green = piece.drafted and body
+            expected.write(f"\x1b[32m{body}\x1b[0m" if green else body)
+            expected.write("\n" if part.endswith("\n") else "")
+    merged = coloured.getvalue().replace("\x1b[0m\x1b[32m", "").expandtabs(8)
+    assert merged == expected.getvalue().replace("\x1b[0m\x1b[32m", "").expandtabs(8)
+
+
+def test_text_becomes_a_message_of_the_user_where_the_model_has_a_chat_template(
+    run, tiny, tmp_path
+):
+    file = tmp_path / "messages.json"
+    file.write_text(json.dumps([{"role": "user", "content": PROMPT}]))
+    options = ["generate", "-m", tiny, "--max-tokens", 4, "--json"]
+    as_text, as_message, raw = (
+        json.loads(run(*options, *given).stdout)
+        for given in (["-p", PROMPT], ["--messages", file], ["-p", PROMPT, "--raw"])
+    )
+    tokenizer = AutoTokenizer.from_pretrained(tiny)
+    chat = tokenizer.apply_chat_template(
+        [{"role": "user", "content": PROMPT}], add_generation_prompt=True, return_dict=False
+    )
+    assert as_text["usage"]["prompt_tokens"] == as_message["usage"]["prompt_tokens"] == len(chat)
+    assert as_text["token_ids"] == as_message["token_ids"]
+    assert raw["usage"]["prompt_tokens"] == len(tokenizer.encode(PROMPT)) < len(chat)
+
+
+def test_without_a_chat_template_the_text_is_continued(run, stranger):
+    options = ["generate", "-m", stranger, "-p", "the", "--max-tokens", 2, "--json"]
+    plain, raw = run(*options), run(*options, "--raw")
+    assert json.loads(plain.stdout)["usage"] == json.loads(raw.stdout)["usage"]
+
+
+def test_the_prompt_comes_from_standard_input(run, tiny):
+    options = ["generate", "-m", tiny, "--max-tokens", 4]
+    assert run(*options, input=PROMPT + "\n").stdout == run(*options, "-p", PROMPT).stdout
+
+
+def test_a_seed_gives_the_same_sample_again(run, tiny):
+    options = ["generate", "-m", tiny, "-p", PROMPT, "--max-tokens", 12, "--temperature", 1]
+    first, again, other = (run(*options, "--seed", seed).stdout for seed in (3, 3, 4))
+    assert first == again != other
+
+
+def test_several_answers_in_one_object(run, tiny):
+    options = ["-p", PROMPT, "--max-tokens", 6, "--temperature", 1, "--seed", 1, "-n", 3]
+    result = run("generate", "-m", tiny, *options, "--json")
+    answers = json.loads(result.stdout)["generations"]
+    assert len({tuple(answer["token_ids"]) for answer in answers}) == 3
+    as_text = run("generate", "-m", tiny, *options)
+    assert as_text.stdout == "".join(f"{answer['text']}\n" for answer in answers)
+
+
+def test_stops_and_lengths_and_logprobs(run, tiny):
+    options = ["generate", "-m", tiny, "--raw", "-p", PROMPT, "--json", "--max-tokens", 12]
+    found = json.loads(run(*options, "--logprobs", 2).stdout)
+    assert len(found["logprobs"]) == len(found["top_logprobs"]) == 12
+    assert all(len(row) == 2 for row in found["top_logprobs"])
+    assert found["finish_reason"] == "length"
+    middle = found["text"][len(found["text"]) // 2]
+    stopped = json.loads(run(*options, "--stop", middle, "--stop", "never").stdout)
+    assert stopped["finish_reason"] == "stop"
+    assert stopped["text"] == found["text"].split(middle)[0]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["-m", "smollm-135"], "did you mean 'smollm2-135m'"),
+        (["-d", "ngran"], "did you mean 'ngram'"),
+        (["--verify", "tokens"], "did you mean 'token'"),
+        (["--drafter-option", "max_ngrm=3"], "did you mean 'max_ngram'"),
+        (["--drafter-option", "max_ngram"], "takes NAME=VALUE"),
+        (["--temprature", "1"], "No such option: --temprature"),
+        (["-m", "/nowhere/model"], "no such file or folder: /nowhere/model"),
+        (["-m", "nowhere.gguf"], "no such file or folder: nowhere.gguf"),
+        (["--messages", "nowhere.json"], "not both"),
+        (["--reference", "nowhere.txt"], "--reference: cannot read nowhere.txt"),
+        (["-p", ""], "the prompt is empty"),
+        (["-p", "", "--raw"], "the prompt is empty"),
+        (["-p", "x" * 2000], "takes 1024"),
+        (["--temperature", "-1"], "temperature must be a finite number, at least 0; it is -1"),
+        (["--temperature", "warm"], "--temperature"),
+        (["--top-p", "1.5"], "top_p must be"),
+        (["-k", "-1"], "--num-draft-tokens"),
+        (["--max-tokens", "2", "--min-tokens", "3"], "min_tokens must be at most max_tokens"),
+        (["--dtype", "float8"], "float8"),
+        (["-d", "model"], "give --draft-model"),
+        (["--draft-storage", "int4"], "go with --draft-model"),
+        (["-d", "none", "--max-ngram", "3"], "max_ngram"),
+        (["--max-ngram", "1", "--min-ngram", "2"], "max_ngram must be at least 2"),
+        (["--logprobs", "2"], "--json"),
+        (["--json", "--stream"], "leave --stream out"),
+        (["-n", "2", "--stream"], "leave --stream or -n out"),
+        (["--stop", ""], "stop"),
+    ],
+    ids=lambda value: " ".join(value)[:40] if isinstance(value, list) else "",
+)
+def test_bad_input_is_answered_in_one_line(run, tiny, options, message):
+    before = [] if "-m" in options else ["-m", tiny]
+    before += [] if "-p" in options else ["-p", PROMPT]
+    check_refused(run("generate", *before, *options), message)
+
+
+def check_refused(result, message):
+    assert result.exit_code == 2, result.output
+    (line,) = result.stderr.splitlines()
+    assert line.startswith("error: ")
+    assert message in line
+    assert result.stdout == ""
+
+
+def test_a_draft_model_with_another_tokenizer_is_refused(run, tiny, stranger):
+    result = run("generate", "-m", tiny, "-p", PROMPT, "--draft-model", stranger)
+    check_refused(result, "has another tokenizer")
+
+
+def test_a_draft_model_for_a_drafter_that_takes_none_is_refused(run, tiny, tiny_draft):
+    options = ["-d", "ngram", "--draft-model", tiny_draft]
+    check_refused(run("generate", "-m", tiny, "-p", PROMPT, *options), "takes no draft model")
+
+
+def test_an_encoder_decoder_model_is_refused(run, encoder_decoder):
+    result = run("generate", "-m", encoder_decoder, "-p", PROMPT)
+    check_refused(result, "encoder-decoder model (t5); those are not supported yet")
+
+
+@pytest.mark.parametrize("share", [0.3, 0.9])
+def test_a_truncated_gguf_file_is_refused(run, tmp_path, share):
+    path = tmp_path / "cut.gguf"
+    tiny_gguf.write_gguf(path, tiny_gguf.make_model(tiny_gguf.CONFIGS["llama"]))
+    whole = path.read_bytes()
+    path.write_bytes(whole[: int(len(whole) * share)])
+    result = run("generate", "-m", path, "-p", PROMPT)
+    assert result.exit_code == 2
+    assert result.stdout == ""
+    # The steps that came first are told too, where no bar can be drawn.
+    *steps, line = result.stderr.splitlines()
+    assert line.startswith("error: ")
+    assert "cut.gguf" in line
+    assert all(step.startswith(("checking", "reading", "converting")) for step in steps)
+
+
+def test_a_gguf_file_is_converted_and_answers(run, tmp_path):
+    path = tmp_path / "tiny.gguf"
+    tiny_gguf.write_gguf(path, tiny_gguf.make_model(tiny_gguf.CONFIGS["llama"]))
+    result = run("generate", "-m", path, "-p", PROMPT, "--max-tokens", 3, "--json")
+    assert result.exit_code == 0, result.stderr
+    assert json.loads(result.stdout)["usage"]["completion_tokens"] == 3
+    assert "converting tiny.gguf" in result.stderr
+
+
+def test_an_interruption_ends_the_line_and_the_process_quietly(run, tiny, monkeypatch):
+    def interrupted(*_, **__):
+        yield Chunk((Piece("the", 1, drafted=False),))
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(paceline.LanguageModel, "stream", interrupted)
+    result = run("generate", "-m", tiny, "-p", PROMPT, "--stream")
+    assert result.exit_code == 130
+    assert result.stdout == "the\n"
+    assert result.stderr == ""

@@ -1,0 +1,121 @@
+import json
+from fractions import Fraction
+
+import pytest
+
+from paceline.cli.plan import make_plan, parse_lengths, parse_rates, plan_sentences
+from paceline.errors import InvalidInput
+
+
+def tokens_and_speedup(alpha, cost, k):
+    """The formula in exact arithmetic, term by term."""
+    tokens = sum(alpha**i for i in range(k + 1))
+    return tokens, tokens / (k * cost + 1)
+
+
+def test_the_worked_example_to_the_digit(run):
+    result = run("plan", "--alpha", ".8", "--cost", ".05", "-k", 4)
+    assert result.exit_code == 0
+    assert "3.3616 tokens a round" in result.stdout
+    assert "2.8013 times" in result.stdout
+    tokens, speedup = tokens_and_speedup(Fraction(4, 5), Fraction(1, 20), 4)
+    assert (f"{float(tokens):.4f}", f"{float(speedup):.4f}") == ("3.3616", "2.8013")
+
+
+def test_json_holds_the_numbers_of_the_formula(run):
+    arguments = ["plan", "--alpha", "0.7", "--cost", "0.1", "-k", "0-6", "-k", "9,12", "--json"]
+    (line,) = run(*arguments).stdout.splitlines()
+    found = json.loads(line)
+    assert [row["num_draft_tokens"] for row in found["rows"]] == [0, 1, 2, 3, 4, 5, 6, 9, 12]
+    for row in found["rows"]:
+        k = row["num_draft_tokens"]
+        tokens, speedup = tokens_and_speedup(Fraction(7, 10), Fraction(1, 10), k)
+        assert row["expected_tokens"] == pytest.approx(float(tokens), abs=1e-12)
+        assert row["accepted_tokens"] == pytest.approx(float(tokens) - 1, abs=1e-12)
+        assert row["speedup"] == pytest.approx(float(speedup), abs=1e-12)
+    best = max(range(65), key=lambda k: tokens_and_speedup(Fraction(7, 10), Fraction(1, 10), k)[1])
+    assert found["best_num_draft_tokens"] == best
+    assert found["best_speedup"] == pytest.approx(
+        float(tokens_and_speedup(Fraction(7, 10), Fraction(1, 10), best)[1]), abs=1e-12
+    )
+
+
+def test_break_even_means_a_speedup_of_one():
+    plan = make_plan([0.8], 0.2, [1, 3, 8], verify_cost=1.3, overhead=0.1)
+    for row in plan.rows:
+        k = row.num_draft_tokens
+        (at_rate,) = make_plan([row.break_even_acceptance_rate], 0.2, [k], 1.3, 0.1).rows
+        (at_cost,) = make_plan([0.8], row.break_even_cost, [k], 1.3, 0.1).rows
+        assert at_rate.speedup == pytest.approx(1, abs=1e-9)
+        assert at_cost.speedup == pytest.approx(1, abs=1e-9)
+
+
+@pytest.mark.parametrize(("alpha", "cost"), [(0.8, 0.05), (0.95, 0.01), (0.5, 0.3), (0.1, 0)])
+def test_the_table_reaches_the_best_length_and_marks_it(run, alpha, cost):
+    plan = make_plan([alpha], cost)
+    best = plan.best_num_draft_tokens
+    assert best in [row.num_draft_tokens for row in plan.rows]
+    lines = run("plan", "--alpha", alpha, "--cost", cost).stdout.splitlines()
+    (marked,) = [line for line in lines if " best" in line]
+    assert int(marked.split()[0]) == best
+
+
+def test_where_nothing_pays_it_says_so(run):
+    result = run("plan", "--alpha", ".3", "--cost", ".5")
+    assert "No draft length pays here" in result.stdout
+    assert "best" not in result.stdout
+
+
+def test_rates_by_position(run):
+    result = run("plan", "--alpha", "0.9,0.8,0.7", "--cost", "0", "--json")
+    found = json.loads(result.stdout)
+    assert [row["num_draft_tokens"] for row in found["rows"]] == [1, 2, 3]
+    expected = [1 + 0.9, 1 + 0.9 + 0.72, 1 + 0.9 + 0.72 + 0.504]
+    assert [row["expected_tokens"] for row in found["rows"]] == pytest.approx(expected)
+    sentences = plan_sentences(make_plan([0.9, 0.8, 0.7], 0))
+    assert sentences[-1].startswith("Best of the 3 lengths with a known rate: k = 3, 3.1240")
+
+
+def test_verify_cost_and_overhead_lengthen_a_round(run):
+    options = ["--verify-cost", "1.5", "--overhead", "0.25", "-k", 4, "--json"]
+    found = json.loads(run("plan", "--alpha", ".8", "--cost", ".05", *options).stdout)
+    assert found["rows"][0]["speedup"] == pytest.approx(3.3616 / (4 * 0.05 + 1.5 + 0.25))
+
+
+def test_lengths():
+    assert parse_lengths(["1-3", "8,2, 4"]) == [1, 2, 3, 8, 4]
+    assert parse_lengths([]) == []
+    assert parse_lengths(["0"]) == [0]
+
+
+@pytest.mark.parametrize("text", ["", "x", "-1", "3-", "4-2", "1-65", "1.5", "1-2-3", "²"])
+def test_other_lengths_are_refused(text):
+    with pytest.raises(InvalidInput, match="--num-draft-tokens must"):
+        parse_lengths([text])
+
+
+def test_rates():
+    assert parse_rates("1, .5") == [1.0, 0.5]
+    with pytest.raises(InvalidInput, match="--alpha must be a number"):
+        parse_rates("0.5;0.4")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--alpha", "80", "--cost", "0"], "80 % is 0.8"),
+        (["--alpha", "nan", "--cost", "0"], "got nan"),
+        (["--alpha", ".8", "--cost", "-1"], "cost to be a finite number, 0 or more"),
+        (["--alpha", ".8", "--cost", "x"], "--cost"),
+        (["--alpha", ".8"], "Missing option '--cost'"),
+        (["--alpha", ".8,.7", "--cost", "0", "-k", "3"], "say nothing of draft position 3"),
+        (["--alpha", ".8", "--cost", "0", "--verify-cost", "0"], "verify_cost"),
+    ],
+)
+def test_bad_input_is_answered_in_one_line(run, arguments, message):
+    result = run("plan", *arguments)
+    assert result.exit_code == 2
+    (line,) = result.stderr.splitlines()
+    assert line.startswith("error: ")
+    assert message in line
+    assert result.stdout == ""
