@@ -12,7 +12,7 @@ from paceline.math.candidates import Blocks, cool, truncated_law
 from paceline.math.warp import truncate
 from paceline.types import SamplingParams
 
-SIZES = st.sampled_from([1, 5, 127, 128, 129, 384, 1000, 20_000])
+SIZES = st.sampled_from([1, 5, 127, 128, 129, 384, 1000, 9000])
 
 
 def random_logits(seed: int, size: int, spread: float, step: float) -> Tensor:
@@ -25,7 +25,7 @@ def random_logits(seed: int, size: int, spread: float, step: float) -> Tensor:
     return logits
 
 
-@settings(max_examples=300)
+@settings(max_examples=200)
 @given(
     st.integers(0, 10_000),
     SIZES,
@@ -76,3 +76,11 @@ def test_nan_is_not_lost_among_the_blocks() -> None:
     values = torch.zeros(1000)
     values[700] = torch.nan
     assert Blocks(values).argmax() == 700
+
+
+def test_top_p_of_nearly_1_ends_where_the_masses_sum_to_less() -> None:
+    """In float32 the 20,000 masses sum to a little less; all are kept, and the search ends."""
+    logits = torch.zeros(20_000)
+    law = truncated_law(logits, SamplingParams(temperature=1.0, top_p=1 - 1e-9))
+    assert logits.softmax(dim=-1).sum() < 1 - 1e-9
+    assert bool((law > 0).all())
