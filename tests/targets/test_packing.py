@@ -1,0 +1,282 @@
+"""Packed and quantized products against the plain one."""
+
+from __future__ import annotations
+
+import weakref
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.tiny_models import build, own_logits, tokens_of
+from torch import Tensor, nn
+
+from paceline.errors import InvalidInput
+from paceline.targets import packing
+from paceline.targets.packing import (
+    INT4_GROUP,
+    STORAGES,
+    Int4Linear,
+    Int8Linear,
+    PackedLinear,
+    PlainLinear,
+    make_linear,
+    pack_modules,
+    packing_helps,
+)
+
+ODD = [(1, 1), (3, 5), (17, 7), (33, 96), (64, 129), (257, 64)]
+
+
+def normal(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float32) -> Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(shape, generator=generator).to(dtype)
+
+
+@pytest.mark.parametrize("kind", [PlainLinear, PackedLinear])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])
+@pytest.mark.parametrize("shape", ODD, ids=str)
+@pytest.mark.parametrize("biased", [False, True], ids=["no-bias", "bias"])
+@pytest.mark.parametrize("residual", [False, True], ids=["alone", "residual"])
+def test_dense_products_are_the_product(
+    kind: Any, dtype: torch.dtype, shape: tuple[int, int], biased: bool, residual: bool
+) -> None:
+    outputs, inputs = shape
+    weight = normal(outputs, inputs, dtype=dtype)
+    bias = normal(outputs, seed=1, dtype=dtype) if biased else None
+    layer = kind(weight.clone(), bias)
+    for rows in (0, *range(1, 10)):
+        x = normal(rows, inputs, seed=2, dtype=dtype)
+        added = normal(rows, outputs, seed=3, dtype=dtype) if residual else None
+        before = None if added is None else added.clone()
+        found = layer(x, added)
+        exact = x.double() @ weight.double().T
+        size = x.double().abs() @ weight.double().abs().T  # what rounding is measured against
+        for term in (bias, added):
+            if term is not None:
+                exact, size = exact + term.double(), size + term.double().abs()
+        assert found.dtype == dtype
+        assert found.shape == (rows, outputs)
+        # Up to three roundings of the result in bfloat16, of 2**-9 each; float32 sums.
+        relative = 1e-5 if dtype is torch.float32 else 3 * 2.0**-9
+        assert bool(((found.double() - exact).abs() <= relative * size).all())
+        assert added is None or torch.equal(added, before)  # type: ignore[arg-type]
+    assert layer.num_bytes == weight.nbytes
+
+
+@pytest.mark.parametrize("storage", STORAGES)
+def test_takes_rows_that_are_not_contiguous(storage: Any) -> None:
+    layer = make_linear(normal(32, 64), None, storage)
+    x = normal(5, 128, seed=1)
+    torch.testing.assert_close(layer(x[:, ::2]), layer(x[:, ::2].contiguous()))
+    torch.testing.assert_close(layer(x.T[:64, :3].T), layer(x.T[:64, :3].T.contiguous()))
+
+
+class TestQuantized:
+    """The identity as input gives the weight that a layer stands for, up to bfloat16."""
+
+    ROUNDING = 2.0**-8
+    """A share of bfloat16 numbers: the product and, in int4, the zero point are rounded to it."""
+
+    @staticmethod
+    def weight_of(layer: Any, inputs: int) -> Tensor:
+        found: Tensor = layer(torch.eye(inputs)).T
+        return found
+
+    @given(st.integers(0, 10_000), st.sampled_from([(16, 32), (48, 96), (128, 64)]))
+    def test_int8_is_within_half_a_step(self, seed: int, shape: tuple[int, int]) -> None:
+        weight = normal(*shape, seed=seed) * normal(shape[0], 1, seed=seed + 1).exp()
+        found = self.weight_of(Int8Linear(weight, None), shape[1])
+        largest = weight.abs().amax(dim=1, keepdim=True)
+        # The scale is rounded to bfloat16, which may also leave the largest weight out of reach.
+        step = largest / 127 * (1 + self.ROUNDING)
+        bound = step / 2 + self.ROUNDING * largest
+        assert bool(((found - weight).abs() <= bound).all())
+
+    @given(
+        st.integers(0, 10_000), st.sampled_from([(16, 32), (48, 96), (128, 64)]), st.floats(-3, 3)
+    )
+    def test_int4_is_within_a_step(self, seed: int, shape: tuple[int, int], shift: float) -> None:
+        weight = normal(*shape, seed=seed) * normal(shape[0], 1, seed=seed + 1).exp() + shift
+        found = self.weight_of(Int4Linear(weight, None), shape[1])
+        groups = weight.unflatten(1, (-1, INT4_GROUP))
+        low, high = groups.amin(-1, keepdim=True), groups.amax(-1, keepdim=True)
+        largest = groups.abs().amax(-1, keepdim=True)
+        # The range is cut where that is better on the whole, so single weights may be off more.
+        bound = 1.5 * (high - low) / 15 + 2 * self.ROUNDING * (largest + high - low)
+        error = (found.unflatten(1, (-1, INT4_GROUP)) - groups).abs()
+        assert bool((error <= bound).all())
+        # On the whole the error is that of rounding to the full range, or less.
+        half = (high - low) / 15 / 2 + self.ROUNDING * (largest + high - low)
+        assert float(error.square().mean()) <= float(half.square().mean())
+
+    def test_int4_is_better_than_spanning_the_range(self) -> None:
+        """n = 65,536 normal weights; the fit takes about a sixth off the mean squared error."""
+        weight = normal(256, 256)
+        found = self.weight_of(Int4Linear(weight, None), 256)
+        groups = weight.unflatten(1, (-1, INT4_GROUP))
+        low, high = groups.amin(-1, keepdim=True), groups.amax(-1, keepdim=True)
+        step = (high - low) / 15
+        spanned = ((groups - low) / step).round() * step + low
+        error = (found.unflatten(1, (-1, INT4_GROUP)) - groups).square().mean()
+        assert float(error) < 0.93 * float((spanned - groups).square().mean())
+
+    @pytest.mark.parametrize("kind", [Int8Linear, Int4Linear])
+    @pytest.mark.parametrize("value", [0.0, 0.75, -3.0])
+    def test_a_constant_weight_is_exact(self, kind: Any, value: float) -> None:
+        weight = torch.full((32, 64), value)
+        found = self.weight_of(kind(weight, None), 64)
+        torch.testing.assert_close(found, weight, rtol=2**-7, atol=1e-6)
+
+    @pytest.mark.parametrize("kind", [Int8Linear, Int4Linear])
+    @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["f32", "bf16"])
+    def test_products_are_those_of_the_weight_it_stands_for(
+        self, kind: Any, dtype: torch.dtype
+    ) -> None:
+        weight, bias = normal(48, 96, dtype=dtype), normal(48, seed=1, dtype=dtype)
+        layer = kind(weight, bias)
+        stands_for = self.weight_of(kind(weight, None), 96)
+        for rows in range(1, 10):
+            x = normal(rows, 96, seed=2, dtype=dtype)
+            added = normal(rows, 48, seed=3, dtype=dtype)
+            exact = x.bfloat16().float() @ stands_for.T + bias.float() + added.float()
+            size = x.float().abs() @ stands_for.abs().T + bias.float().abs() + added.float().abs()
+            found = layer(x, added)
+            assert found.dtype == dtype
+            assert bool(((found.float() - exact).abs() <= 4 * 2.0**-8 * size).all())
+
+    def test_bytes(self) -> None:
+        assert Int8Linear(normal(48, 96), None).num_bytes == 48 * 96 + 48 * 2
+        assert Int4Linear(normal(48, 96), None).num_bytes == 48 * 96 // 2 + 48 * 3 * 2 * 2
+
+
+class TestMakeLinear:
+    @pytest.mark.parametrize(
+        ("storage", "shape", "kind"),
+        [
+            ("plain", (16, 32), PlainLinear),
+            ("packed", (16, 32), PackedLinear),
+            ("int8", (16, 32), Int8Linear),
+            ("int8", (7, 32), Int8Linear),
+            ("int4", (16, 32), Int4Linear),
+            ("int4", (8, 32), Int8Linear),
+        ],
+    )
+    def test_storage(self, storage: Any, shape: tuple[int, int], kind: type) -> None:
+        assert type(make_linear(normal(*shape), None, storage)) is kind
+
+    @pytest.mark.parametrize("storage", ["int8", "int4"])
+    def test_rows_that_the_kernels_read_past_are_kept_dense(self, storage: Any) -> None:
+        """torch's int8 kernel crashes on rows of 33 (and of 8) numbers."""
+        layer = make_linear(normal(16, 33), None, storage)
+        assert type(layer) in (PlainLinear, PackedLinear)
+
+    @pytest.mark.parametrize("helps", [True, False])
+    def test_auto_packs_where_that_helps(
+        self, helps: bool, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(packing, "packing_helps", lambda dtype, device: helps)
+        layer = make_linear(normal(16, 32), None, "auto")
+        assert type(layer) is (PackedLinear if helps else PlainLinear)
+
+    def test_an_unknown_storage(self) -> None:
+        with pytest.raises(InvalidInput, match="auto, plain, packed, int8, int4; it is 'int2'"):
+            make_linear(normal(16, 32), None, "int2")  # type: ignore[arg-type]
+
+
+class TestPackModules:
+    @pytest.mark.parametrize("family", ["llama", "gpt_neox", "phi"])
+    def test_the_same_logits(self, family: str) -> None:
+        model = build(family)
+        text = tokens_of(20)
+        expected = own_logits(model, text)
+        assert pack_modules(model, "packed")
+        assert not any(type(module) is nn.Linear for module in model.modules())
+        torch.testing.assert_close(own_logits(model, text), expected, rtol=0, atol=1e-4)
+
+    def test_each_original_is_freed_before_the_next_is_packed(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        model = build("llama", tie_word_embeddings=False)
+        linears = [m for m in model.modules() if type(m) is nn.Linear]
+        originals = [weakref.ref(m.weight) for m in linears]
+        bytes_before = sum(m.weight.nbytes for m in linears)
+        del linears
+        alive: list[int] = []
+        packed_bytes: list[int] = []
+
+        def watch(weight: Tensor, bias: Tensor | None, storage: Any) -> Any:
+            alive.append(sum(original() is not None for original in originals))
+            packed_bytes.append(weight.nbytes)
+            return make_linear(weight, bias, storage)
+
+        monkeypatch.setattr(packing, "make_linear", watch)
+        assert pack_modules(model, "packed")
+        assert alive == list(range(len(originals), 0, -1))
+        assert all(original() is None for original in originals)
+        assert sum(packed_bytes) == bytes_before
+
+    def test_a_tied_head_leaves_the_embedding(self) -> None:
+        model = build("llama", tie_word_embeddings=True)
+        expected = own_logits(model, tokens_of(9))
+        embedding = model.get_input_embeddings().weight.clone()
+        assert pack_modules(model, "packed")
+        assert torch.equal(model.get_input_embeddings().weight, embedding)
+        torch.testing.assert_close(own_logits(model, tokens_of(9)), expected, rtol=0, atol=1e-4)
+
+    def test_plain_storage_and_nothing_to_pack_change_nothing(self) -> None:
+        model = build("llama")
+        modules = list(model.modules())
+        assert not pack_modules(model, "plain")
+        assert list(model.modules()) == modules
+        assert not pack_modules(nn.Sequential(nn.ReLU()), "packed")
+
+    def test_auto_asks_whether_it_helps(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        asked: list[Any] = []
+        monkeypatch.setattr(packing, "packing_helps", lambda *args: bool(asked.append(args)))
+        assert not pack_modules(build("llama"), "auto")
+        assert asked == [(torch.float32, "cpu")]
+
+
+class TestPackingHelps:
+    @pytest.fixture(autouse=True)
+    def _forget(self) -> Any:
+        packing_helps.cache_clear()
+        yield
+        packing_helps.cache_clear()
+
+    @pytest.mark.parametrize(
+        ("dtype", "device"),
+        [
+            (torch.float64, "cpu"),
+            (torch.float16, "cpu"),
+            (torch.float32, "cuda"),
+            (torch.bfloat16, "mps"),
+        ],
+        ids=str,
+    )
+    def test_not_without_a_kernel(
+        self, dtype: torch.dtype, device: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(packing, "_sweep", lambda layers, inputs: pytest.fail("measured"))
+        assert not packing_helps(dtype, device)
+
+    def test_not_without_onednn(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: False)
+        assert not packing_helps(torch.float32)
+
+    @pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="torch without oneDNN")
+    @pytest.mark.parametrize("faster", [PlainLinear, PackedLinear])
+    def test_is_measured_once(self, faster: type, monkeypatch: pytest.MonkeyPatch) -> None:
+        swept: list[type] = []
+
+        def sweep(layers: Any, inputs: Any) -> float:
+            swept.append(type(layers[0]))
+            assert [len(x) for x in inputs] == [1, 5]
+            return 1.0 if type(layers[0]) is faster else 2.0
+
+        monkeypatch.setattr(packing, "_sweep", sweep)
+        for _ in range(2):
+            assert packing_helps(torch.float32) == (faster is PackedLinear)
+        assert swept == [PlainLinear, PackedLinear] * 4, "interleaved, and once"
