@@ -14,6 +14,9 @@ import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
+
+from paceline.errors import ModelError
 
 Progress = Callable[[int, int, str], None]
 """Told how far a slow step is: bytes done, bytes in all (0 where unknown), and what is done."""
@@ -26,6 +29,23 @@ def cache_folder() -> Path:
 
 def no_progress(done: int, total: int, text: str) -> None:
     """Tell nobody."""
+
+
+def read_json(file: Path) -> dict[str, Any] | None:
+    """The object in a JSON file; None where there is no such file.
+
+    Raises:
+        ModelError: it holds no JSON object, or cannot be read.
+    """
+    try:
+        value = json.loads(file.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError) as error:
+        raise ModelError(f"{file} is damaged ({error})") from error
+    if not isinstance(value, dict):
+        raise ModelError(f"{file} is damaged: expected a JSON object")
+    return value
 
 
 def content_digest(path: Path, progress: Progress = no_progress) -> str:

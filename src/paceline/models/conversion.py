@@ -11,8 +11,7 @@ from __future__ import annotations
 import gc
 import json
 import shutil
-from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,7 +24,9 @@ from paceline.models.cache import (
     no_progress,
     scratch_folder,
 )
-from paceline.models.gguf_file import Head, TensorEntry, read_head
+from paceline.models.gguf_file import Head, read_head
+from paceline.models.gguf_tensors import checkpoint_shapes, converted_tensors, without_place
+from paceline.models.reasons import one_line, what_transformers_raises
 from paceline.models.rope import rope_parameters
 from paceline.models.tensor_file import TensorFile
 from paceline.models.tokens import end_token_ids
@@ -37,7 +38,6 @@ CONVERTER = 1
 """Raised whenever a change here changes the result, so that old conversions are not used."""
 
 MANIFEST = "paceline.json"
-_CHUNK = 1 << 22
 _ENCODER_DECODERS = ("t5", "t5encoder", "umt5", "bart")
 
 
@@ -45,7 +45,7 @@ def convert(path: Path, dtype: str, progress: Progress | None = None) -> Path:
     """The folder that holds the model of a GGUF file; made at the first call, found at the next.
 
     It is known by the content of the file, so a replaced file is converted anew and a moved one
-    is not. The peak memory is that of the largest tensor in float32 and `dtype`.
+    is not. Beyond the tables of the tokenizer, memory holds one tensor at a time, in float32.
 
     Args:
         path: the GGUF file.
@@ -57,7 +57,7 @@ def convert(path: Path, dtype: str, progress: Progress | None = None) -> Path:
         ModelError: it is damaged, or the cache cannot be written to.
         UnsupportedModel: Paceline cannot convert this kind of model.
     """
-    tell = progress or no_progress
+    tell = no_progress if progress is None else progress
     try:
         digest = content_digest(path, tell)
     except OSError as error:
@@ -112,9 +112,9 @@ def _write(head: Head, dtype: str, folder: Path, scratch: Path, progress: Progre
     config.dtype = getattr(torch, dtype)
     try:
         tokenizer = PreTrainedTokenizerFast.from_pretrained(scratch, gguf_file=link.name)
-    except (ValueError, KeyError, IndexError, TypeError) as error:
+    except what_transformers_raises() as error:
         raise UnsupportedModel(
-            f"transformers cannot build the tokenizer of {head.path}: {error}"
+            f"transformers cannot build the tokenizer of {head.path}: {one_line(error)}"
         ) from error
     tokenizer.save_pretrained(folder)
     model = _empty_model(config, head)
@@ -143,18 +143,33 @@ def _config(head: Head, link: Path) -> Any:
     gc.disable()
     try:
         config = AutoConfig.from_pretrained(link.parent, gguf_file=link.name)
-    except (ValueError, KeyError, IndexError, TypeError) as error:
+    except what_transformers_raises() as error:
         raise UnsupportedModel(
-            f"transformers cannot read {head.path}, architecture {head.architecture!r}: {error}"
+            f"transformers cannot read {head.path}, architecture {head.architecture!r}: "
+            f"{one_line(error)}"
         ) from error
     finally:
         if collecting:
             gc.enable()
-    config.rope_parameters = rope_parameters(head, getattr(config, "rope_parameters", None))
-    window = head.metadata.get(f"{head.architecture}.attention.sliding_window")
-    if window and getattr(config, "sliding_window", window) is None:
-        config.sliding_window = window  # not every architecture's table in transformers has it
+    _complete(config, head)
     return config
+
+
+def _complete(config: Any, head: Head) -> None:
+    """Set what the file says and transformers leaves at the defaults of the config's class."""
+    metadata, architecture = head.metadata, head.architecture
+    config.rope_parameters = rope_parameters(head, getattr(config, "rope_parameters", None))
+    for key, name in (("bos", "bos"), ("eos", "eos"), ("padding", "pad")):
+        setattr(config, f"{name}_token_id", metadata.get(f"tokenizer.ggml.{key}_token_id"))
+    for key, name in (
+        ("expert_feed_forward_length", "moe_intermediate_size"),
+        ("expert_shared_feed_forward_length", "shared_expert_intermediate_size"),
+    ):
+        if (value := metadata.get(f"{architecture}.{key}")) and hasattr(config, name):
+            setattr(config, name, value)
+    window = metadata.get(f"{architecture}.attention.sliding_window")
+    if window and getattr(config, "sliding_window", window) is None:
+        config.sliding_window = window
 
 
 def _empty_model(config: Any, head: Head) -> Any:
@@ -165,10 +180,10 @@ def _empty_model(config: Any, head: Head) -> Any:
     try:
         with torch.device("meta"):
             return AutoModelForCausalLM.from_config(config)
-    except ValueError as error:
+    except what_transformers_raises() as error:
         raise UnsupportedModel(
-            f"{head.path}, architecture {head.architecture!r}, is no causal language model of "
-            f"transformers: {error}"
+            f"{head.path}, architecture {head.architecture!r}, is no causal language model that "
+            f"transformers can build: {one_line(error)}"
         ) from error
 
 
@@ -176,7 +191,7 @@ def _write_weights(
     head: Head, model: Any, dtype: torch.dtype, path: Path, progress: Progress
 ) -> None:
     """Dequantise the tensors one by one into a safetensors file."""
-    shapes = _shapes(model)
+    shapes = checkpoint_shapes(model)
     with TensorFile(path, shapes, dtype) as file:
         free = shutil.disk_usage(path.parent).free
         if free < file.size:
@@ -184,9 +199,9 @@ def _write_weights(
                 f"the converted {head.path.name} takes {file.size / 1e9:.1f} GB and {path.parent} "
                 f"has {free / 1e9:.1f} GB left; free some, or set PACELINE_CACHE to another place"
             )
-        for name, tensor in _converted(head, model):
+        for name, tensor in converted_tensors(head, model):
             if name not in shapes:
-                raise _without_place(head, name)
+                raise without_place(head, name)
             if tuple(tensor.shape) != shapes[name]:
                 raise UnsupportedModel(
                     f"{head.path}: {name} has shape {tuple(tensor.shape)}; the config asks for "
@@ -199,109 +214,3 @@ def _write_weights(
                 f"{head.path} has no tensor for {', '.join(sorted(file.missing)[:3])} "
                 f"({len(file.missing)} in all)"
             )
-
-
-def _shapes(model: Any) -> dict[str, tuple[int, ...]]:
-    """The shape of each tensor of the checkpoint, a tied one under its first name alone."""
-    seen: set[int] = set()
-    shapes = {}
-    for name, tensor in model.state_dict(keep_vars=True).items():
-        if id(tensor) not in seen:
-            shapes[name] = tuple(tensor.shape)
-        seen.add(id(tensor))
-    return shapes
-
-
-def _converted(head: Head, model: Any) -> Iterator[tuple[str, torch.Tensor]]:
-    """The tensors of the file under the names and in the layout of transformers, in float32."""
-    import numpy as np
-    import torch
-    from transformers import modeling_gguf_pytorch_utils as hf
-
-    processor = hf.TENSOR_PROCESSORS.get(head.architecture, hf.TensorProcessor)(
-        config=model.config.to_dict()
-    )
-    names = _names(head, model, processor)
-    # Experts come in several tensors that fill one; the processor gathers those in `gathered`.
-    gathered: dict[str, torch.Tensor] = {}
-    targets = {t.name: names.get(t.name) or names.get(_stem(t.name)) for t in head.tensors}
-    waiting = Counter(targets.values())
-    with head.path.open("rb") as file:
-        for entry in head.tensors:
-            if entry.name == "rope_freqs.weight":
-                continue  # `rope_parameters` has turned it into the config
-            target = targets[entry.name]
-            if target is None and entry.name != "output.weight":
-                raise _without_place(head, entry.name)
-            result = processor.process(
-                weights=_dequantised(file, entry),
-                name=entry.name,
-                tensor_key_mapping=names,
-                parsed_parameters={"tensors": gathered},
-            )
-            waiting[target] -= 1
-            if result.name is not None:
-                yield names[result.name], torch.from_numpy(np.ascontiguousarray(result.weights))
-            for name in [name for name in gathered if not waiting[name]]:
-                yield name, gathered.pop(name)
-
-
-def _names(head: Head, model: Any, processor: Any) -> dict[str, str]:
-    """From GGUF names to those of transformers."""
-    from transformers.modeling_gguf_pytorch_utils import get_gguf_hf_weights_map
-
-    try:
-        # transformers walks through every module, and builds a table at each, for the sake of the
-        # few models whose names begin further down. The top level serves the others.
-        names = get_gguf_hf_weights_map(_TopLevel(model), processor)
-        if not set(_shapes(model)) <= set(names.values()):
-            names = get_gguf_hf_weights_map(model, processor)
-    except NotImplementedError as error:
-        raise UnsupportedModel(f"{head.path}: {error}") from error
-    return dict(names)
-
-
-class _TopLevel:
-    """As much of a model as the table of names is made from, without its modules."""
-
-    def __init__(self, model: Any) -> None:
-        self.config, self.state_dict = model.config, model.state_dict
-
-    def named_children(self) -> tuple[()]:
-        return ()
-
-
-def _stem(name: str) -> str:
-    return name.removesuffix(".weight")
-
-
-def _without_place(head: Head, name: str) -> UnsupportedModel:
-    return UnsupportedModel(
-        f"{head.path} holds tensor {name!r}, which has no place in a {head.architecture!r} model "
-        "of transformers; leaving it out would change the result"
-    )
-
-
-def _dequantised(file: Any, entry: TensorEntry) -> Any:
-    """One tensor in float32, read and unpacked in pieces so that no second copy arises."""
-    import numpy as np
-    from gguf.constants import GGMLQuantizationType
-    from gguf.quants import dequantize
-
-    kind, rows = GGMLQuantizationType(entry.type_id), _rows(entry)
-    raw = {GGMLQuantizationType.F32: np.float32, GGMLQuantizationType.F16: np.float16}
-    out = np.empty((rows, entry.shape[-1]), dtype=np.float32)
-    row_bytes, step = entry.size // rows, max(1, _CHUNK // entry.shape[-1])
-    file.seek(entry.offset)
-    for begin in range(0, rows, step):
-        count = min(step, rows - begin)
-        piece = np.frombuffer(file.read(count * row_bytes), dtype=raw.get(kind, np.uint8))
-        out[begin : begin + count] = dequantize(piece.reshape(count, -1), kind)
-    return out.reshape(entry.shape)
-
-
-def _rows(entry: TensorEntry) -> int:
-    rows = 1
-    for dimension in entry.shape[:-1]:
-        rows *= dimension
-    return rows

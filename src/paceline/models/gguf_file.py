@@ -176,7 +176,7 @@ class _Reader:
         if type_id not in sizes:
             raise self.damaged(f"tensor {name!r} is stored in the unknown way {type_id}")
         block, block_bytes = sizes[type_id]
-        if not shape or shape[-1] % block:
+        if not shape or not all(shape) or shape[-1] % block:
             raise self.damaged(f"tensor {name!r} of shape {shape} does not fill blocks of {block}")
         size = math.prod(shape) // block * block_bytes
         if start + offset + size > len(self.data):

@@ -127,7 +127,7 @@ def fetch(name: str, progress: Progress | None = None) -> Path:
     """
     if name not in KNOWN:
         raise UnknownName.among("model", name, KNOWN)
-    model, tell = KNOWN[name], progress or no_progress
+    model, tell = KNOWN[name], no_progress if progress is None else progress
     path = models_folder() / f"{name}.gguf"
     try:
         if _is_whole(path, model, tell):

@@ -1,8 +1,8 @@
 """What a GGUF file says of the rotary embedding, in the terms of a transformers config.
 
-transformers' GGUF support reads the base frequency alone. A model whose frequencies are scaled
-would load without a word and be another model at every position, so they are read here, and a
-scaling that is not known is refused.
+transformers' GGUF support reads the base frequency alone, and for some architectures not even
+that. A model whose frequencies are scaled would load without a word and be another model at every
+position, so they are read here, and a scaling that is not known is refused.
 """
 
 from __future__ import annotations
@@ -26,10 +26,14 @@ def rope_parameters(head: Head, base: Mapping[str, Any] | None) -> Mapping[str, 
     kind = head.metadata.get(f"{head.architecture}.rope.scaling.type", "none")
     factor = head.metadata.get(f"{head.architecture}.rope.scaling.factor", 1.0)
     factors = [t for t in head.tensors if t.name == "rope_freqs.weight"]
+    # Nested mappings, one a kind of layer, cannot take one scaling for all.
+    flat = base is not None and not any(isinstance(value, Mapping) for value in base.values())
+    if base is not None and flat:
+        theta = head.metadata.get(f"{head.architecture}.rope.freq_base", base.get("rope_theta"))
+        base = {**base, "rope_theta": theta}
     if kind in ("none", "") and not factors:
         return base
-    # Nested mappings, one a kind of layer, cannot take one scaling for all.
-    if base is None or any(isinstance(value, Mapping) for value in base.values()):
+    if base is None or not flat:
         raise _unknown(head, kind)
     if factors:
         return {**base, **_llama3(head, float(base["rope_theta"]))}
@@ -45,7 +49,7 @@ def _llama3(head: Head, theta: float) -> dict[str, Any]:
     is the largest divisor; the result is held against the file.
     """
     divisors = _read_divisors(head)
-    factor = float(max(divisors))
+    factor = round(max(divisors), 4)
     for index, divisor in enumerate(divisors):
         wavelength = 2 * math.pi * theta ** (2 * index / (2 * len(divisors)))
         expected = _llama3_divisor(wavelength, factor)

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from paceline.errors import InvalidInput, ModelError, UnknownName, UnsupportedModel
-from paceline.models.cache import Progress
+from paceline.models.cache import Progress, read_json
 from paceline.models.conversion import convert
 from paceline.models.known import KNOWN, fetch
+from paceline.models.reasons import one_line, what_transformers_raises
 
 if TYPE_CHECKING:
     import torch
@@ -71,7 +71,7 @@ def resolve(
         if path.suffix in (".bin", ".pt", ".pth", ".safetensors"):
             raise InvalidInput(f"{path} holds weights alone; give the folder it lies in")
         return Files(convert(path, dtype_name, progress), path.stem)
-    if path.is_dir():
+    if text and path.is_dir():  # an empty text would be the folder one is in
         check_folder(path, allow_pickle=allow_pickle, trust_remote_code=trust_remote_code)
         return Files(path, path.resolve().name)
     if path.suffix == ".gguf" or path.is_absolute() or text.startswith((".", "~")):
@@ -106,7 +106,7 @@ def check_folder(
         ModelError: damaged or missing weights.
         UnsupportedModel: not a decoder-only language model that transformers knows.
     """
-    config = _read_json(folder / "config.json")
+    config = read_json(folder / "config.json")
     if config is None:
         raise InvalidInput(
             f"{folder} has no config.json, so it is not a model in Hugging Face layout; expected "
@@ -136,8 +136,10 @@ def _check_kind(folder: Path, config: dict[str, Any], trust_remote_code: bool) -
         raise _needs_code(folder, f"a model of type {kind!r}")
     try:
         loaded = AutoConfig.from_pretrained(folder, trust_remote_code=False)
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
-        raise ModelError(f"transformers cannot read {folder / 'config.json'}: {error}") from error
+    except what_transformers_raises() as error:
+        raise ModelError(
+            f"transformers cannot read {folder / 'config.json'}: {one_line(error)}"
+        ) from error
     if loaded.is_encoder_decoder or type(loaded) not in MODEL_FOR_CAUSAL_LM_MAPPING:
         raise UnsupportedModel(
             f"{folder} holds a model of type {kind!r}, which is no decoder-only language model"
@@ -146,7 +148,7 @@ def _check_kind(folder: Path, config: dict[str, Any], trust_remote_code: bool) -
 
 def _check_tokenizer_code(folder: Path, trust_remote_code: bool) -> None:
     """A tokenizer of its own code, where transformers has none for it, needs the switch too."""
-    settings = _read_json(folder / "tokenizer_config.json") or {}
+    settings = read_json(folder / "tokenizer_config.json") or {}
     can_do_without = trust_remote_code or (folder / "tokenizer.json").is_file()
     if "auto_map" in settings and not can_do_without:
         raise _needs_code(folder, "its tokenizer")
@@ -160,7 +162,7 @@ def _needs_code(folder: Path, what: str) -> InvalidInput:
 
 
 def _check_weights(folder: Path, allow_pickle: bool) -> None:
-    index = _read_json(folder / "model.safetensors.index.json")
+    index = read_json(folder / "model.safetensors.index.json")
     if index is not None:
         names = sorted(set(index.get("weight_map", {}).values()))
         files = [folder / name for name in names]
@@ -193,19 +195,6 @@ def _check_safetensors(file: Path) -> None:
         raise ModelError(f"{file} is damaged or cut short ({error}); fetch it again") from error
 
 
-def _read_json(file: Path) -> dict[str, Any] | None:
-    """The object in a JSON file; None where there is no such file."""
-    try:
-        value = json.loads(file.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        return None
-    except (OSError, ValueError) as error:
-        raise ModelError(f"{file} is damaged ({error})") from error
-    if not isinstance(value, dict):
-        raise ModelError(f"{file} is damaged: expected a JSON object")
-    return value
-
-
 def _from_hub(name: str, allow_pickle: bool, trust_remote_code: bool) -> Path:
     """The model's files from the hub, or from the hub's cache on this machine."""
     from huggingface_hub import snapshot_download
@@ -220,7 +209,7 @@ def _from_hub(name: str, allow_pickle: bool, trust_remote_code: bool) -> Path:
             )
         )
     except (OSError, ValueError) as error:
-        reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
+        reason = next(iter(str(error).strip().splitlines()), one_line(error))
         known = UnknownName.among("model", name.partition("/")[2].lower(), KNOWN)
         raise ModelError(
             f"could not get {name!r} from the model hub ({reason}), and there is no such folder; "

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from paceline.errors import ModelError
+from paceline.models.cache import read_json
 from paceline.models.gguf_file import Head
+from paceline.models.reasons import one_line, what_transformers_raises
 
 END_OF_ANSWER = frozenset(
     {
@@ -38,9 +39,10 @@ def load_tokenizer(folder: Path, *, trust_remote_code: bool = False) -> Any:
 
     try:
         return AutoTokenizer.from_pretrained(folder, trust_remote_code=trust_remote_code)
-    except (OSError, ValueError, TypeError, KeyError, AttributeError, ImportError) as error:
-        reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
-        raise ModelError(f"cannot load a tokenizer from {folder} ({reason})") from error
+    except what_transformers_raises() as error:
+        raise ModelError(
+            f"cannot load a tokenizer from {folder} ({one_line(error):.300})"
+        ) from error
 
 
 def eos_token_ids(*sources: Any) -> frozenset[int]:
@@ -90,6 +92,4 @@ def _named(source: Any) -> Iterable[int | Iterable[int] | None]:
         yield getattr(source, "eos_token_id", None)
         return
     for name in ("generation_config.json", "config.json"):
-        file = Path(source) / name
-        if file.is_file():
-            yield json.loads(file.read_text(encoding="utf-8")).get("eos_token_id")
+        yield (read_json(Path(source) / name) or {}).get("eos_token_id")
