@@ -28,13 +28,14 @@ from paceline.events import Event
 from paceline.huggingface.answers import Answers
 from paceline.huggingface.caches import extend, open_slot, visible_cache
 from paceline.huggingface.guide import GuidedDrafter
+from paceline.huggingface.processors import processors_of_row, split_warpers
 from paceline.huggingface.refusals import (
-    left_padding,
     pad_token,
+    real_columns,
     refuse_dropped,
     refuse_unsupported,
 )
-from paceline.huggingface.rows import Row, processors_of_row
+from paceline.huggingface.rows import Row
 from paceline.math.noise import SeededNoise
 from paceline.metrics import Metrics
 from paceline.protocols import Drafter, Target, Verifier
@@ -173,7 +174,7 @@ class Speculation:
         config, num_rows = generation_config, len(input_ids)
         decoder = HFDecoder(model)
         refuse_unsupported(config, model_kwargs, synced_gpus=synced_gpus)
-        paddings = left_padding(
+        columns = real_columns(
             input_ids,
             model_kwargs.get("attention_mask"),
             model_kwargs.get("position_ids"),
@@ -188,21 +189,24 @@ class Speculation:
             bool(config.return_dict_in_generate and wanted)
             for wanted in (config.output_logits, config.output_scores)
         )
+        params = SamplingParams()
+        if config.do_sample:
+            logits_processor, params = split_warpers(logits_processor)
         per_prompt = config.num_return_sequences or 1
         rows = [
             Row(
                 input_ids[number],
-                padding,
+                of_row,
                 processors_of_row(logits_processor, number, num_rows, per_prompt),
+                params,
                 criteria,
                 keep_scores=keep_scores,
             )
-            for number, padding in enumerate(paddings)
+            for number, of_row in enumerate(columns)
         ]
         # As in `generate`, the first token comes whatever the criteria say.
         longest = criteria.max_length
         max_tokens = None if longest is None else max(1, longest - input_ids.shape[1])
-        params = SamplingParams(temperature=1.0 if config.do_sample else 0.0)
         seed, drafter = self._seed(params), self._drafter_of_now()
         if streamer is None and self.streamer is not None:
             streamer = self.streamer
@@ -222,9 +226,7 @@ class Speculation:
                     processors=[row.process],
                     keep_logits=keep_logits,
                     keep_scores=keep_scores,
-                    slot=open_slot(
-                        target, cache, number, row.padding, row.prompt, max_tokens, stack
-                    ),
+                    slot=open_slot(target, cache, number, row, max_tokens, stack),
                 )
                 for number, row in enumerate(rows)
             ]
@@ -235,10 +237,7 @@ class Speculation:
                     self.on_event(event)
             if cache is not None:
                 slots = [request.slot for request in requests]
-                texts = [
-                    row.prompt + answer for row, answer in zip(rows, answers.tokens, strict=True)
-                ]
-                if not extend(cache, target, slots, texts, paddings):
+                if not extend(cache, target, slots, rows, answers.tokens):
                     cache = None
         if streamer is not None:
             streamer.end()

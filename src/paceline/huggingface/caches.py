@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any
@@ -12,6 +13,7 @@ from transformers import Cache, GenerationConfig
 from transformers.cache_utils import DynamicLayer
 
 from paceline.errors import InvalidInput
+from paceline.huggingface.rows import Row
 from paceline.targets.cached import CachedTarget, Slot
 from paceline.targets.probe import TOLERANCE
 
@@ -42,9 +44,8 @@ def visible_cache(
 def open_slot(
     target: CachedTarget,
     cache: Cache | None,
-    row: int,
-    padding: int,
-    prompt: Sequence[int],
+    number: int,
+    row: Row,
     max_tokens: int | None,
     stack: ExitStack,
 ) -> Slot | None:
@@ -54,20 +55,19 @@ def open_slot(
     """
     if cache is None:
         return None
-    limits = [target.info.max_length, None if max_tokens is None else len(prompt) + max_tokens]
-    capacity = min((n for n in limits if n is not None), default=len(prompt))
+    prompt = len(row.prompt)
+    limits = [target.info.max_length, None if max_tokens is None else prompt + max_tokens]
+    capacity = min((n for n in limits if n is not None), default=prompt)
     slot = target.open(capacity)
     stack.callback(target.close, slot)
     # A prompt that does not fit is refused by the engine.
-    if cache.get_seq_length() and len(prompt) < capacity:
-        adopt(target, slot, cache, row, padding, prompt)
+    if cache.get_seq_length() and prompt < capacity:
+        adopt(target, slot, cache, number, row)
     return slot
 
 
-def adopt(
-    target: CachedTarget, slot: Slot, cache: Cache, row: int, padding: int, prompt: Sequence[int]
-) -> None:
-    """Copy what a cache holds of a prompt into a fresh slot; the cache is not changed.
+def adopt(target: CachedTarget, slot: Slot, cache: Cache, number: int, row: Row) -> None:
+    """Copy what a cache holds of a row's prompt into a fresh slot; the cache is not changed.
 
     The last copied token is computed anew and compared: its keys depend on all tokens before, so
     this finds the cache of another text or model, or one that is laid out in another way. Layers
@@ -77,30 +77,29 @@ def adopt(
     Args:
         target, slot: the slot is empty.
         cache: of transformers.
-        row, padding: the row of the cache, and how many of its columns are padding.
-        prompt: the row's tokens, without padding.
+        number, row: the row of the batch.
 
     Raises:
         InvalidInput: the cache does not belong to the prompt.
     """
-    length = int(cache.get_seq_length())
-    if length > padding + len(prompt):
+    length, width = int(cache.get_seq_length()), row.columns[-1] + 1
+    if length > width:
         raise InvalidInput(
-            f"the cache holds {length} tokens and input_ids {padding + len(prompt)}; input_ids "
-            "must be the whole sequence, the tokens that are in the cache included"
+            f"the cache holds {length} tokens and input_ids {width}; input_ids must be the whole "
+            "sequence, the tokens that are in the cache included"
         )
-    known = min(length - padding, len(prompt) - 1)
+    columns = [column for column in row.columns[:-1] if column < length]
+    known = len(columns)
     if known < 2 or any(type(layer) is not DynamicLayer for layer in cache.layers):
         return
-    columns = slice(padding, padding + known)
     stored = [
-        (layer.keys[row, :, columns], layer.values[row, :, columns]) for layer in cache.layers
+        (layer.keys[number][:, columns], layer.values[number][:, columns]) for layer in cache.layers
     ]
-    for number, (keys, values) in enumerate(stored):
-        slot.cache.write(number, keys[:, :-1], values[:, :-1], 0)
+    for index, (keys, values) in enumerate(stored):
+        slot.cache.write(index, keys[:, :-1], values[:, :-1], 0)
     slot.cache.keep(range(known - 1))
     try:
-        target.prefill(slot, prompt[known - 1 : known])
+        target.prefill(slot, row.prompt[known - 1 : known])
     except RuntimeError:  # keys of other shapes
         same = False
     else:
@@ -127,8 +126,8 @@ def extend(
     cache: Cache,
     target: CachedTarget,
     slots: Sequence[Slot],
-    rows: Sequence[Sequence[int]],
-    paddings: Sequence[int],
+    rows: Sequence[Row],
+    answers: Sequence[Sequence[int]],
 ) -> bool:
     """Append to a cache of transformers what the slots hold beyond it.
 
@@ -138,40 +137,50 @@ def extend(
     Args:
         cache: what `generate` made, or the user passed.
         target, slots: one slot a row.
-        rows: the tokens of each row, without padding.
-        paddings: the padding on the left of each.
+        rows, answers: the rows of the batch, and what they answered.
 
     Returns:
         Whether it could be done: the layers of the cache must be those of the model.
     """
-    width = max(padding + len(row) for padding, row in zip(paddings, rows, strict=True))
-    for slot, row, padding in zip(slots, rows, paddings, strict=True):
+    prompt_end = rows[0].columns[-1] + 1
+    end = prompt_end + max(len(answer) for answer in answers) - 1
+    columns = []
+    for slot, row, answer in zip(slots, rows, answers, strict=True):
         # The last token of a row that ended early does not stand in the last column.
-        missing = row[target.length(slot) : width - 1 - padding]
+        missing = (
+            [*row.prompt, *answer][target.length(slot) :] if prompt_end + len(answer) <= end else []
+        )
         if missing:
             target.prefill(slot, missing)
+        columns.append([*row.columns, *range(prompt_end, end)][: target.length(slot)])
     layers = [slot.cache.layers for slot in slots]
     if len(cache.layers) not in (0, len(layers[0])):
         return False
     start = int(cache.get_seq_length())
-    for number in range(len(layers[0])):
+    for index in range(len(layers[0])):
         keys, values = (
             torch.stack(
                 [
-                    _columns(of_row[number][part], target.length(slot), padding, start, width - 1)
-                    for of_row, slot, padding in zip(layers, slots, paddings, strict=True)
+                    _spread(layer[index][part], places, start, end)
+                    for layer, places in zip(layers, columns, strict=True)
                 ]
             )
             for part in (0, 1)
         )
-        cache.update(keys, values, number)
+        cache.update(keys, values, index)
     return True
 
 
-def _columns(stored: Tensor, length: int, padding: int, start: int, end: int) -> Tensor:
-    """Columns `start` to `end` of a padded row, `[heads, end - start, head_dim]`."""
+def _spread(stored: Tensor, columns: Sequence[int], start: int, end: int) -> Tensor:
+    """Columns `start` to `end` of a padded row `[heads, end - start, head_dim]`.
+
+    Args:
+        stored: the row without its padding.
+        columns: where each of its first tokens goes, in rising order.
+    """
     heads, _, head_dim = stored.shape
-    columns = stored.new_zeros(heads, end - start, head_dim)
-    first = max(start, padding)
-    columns[:, first - start : padding + length - start] = stored[:, first - padding : length]
-    return columns
+    spread = stored.new_zeros(heads, end - start, head_dim)
+    first = bisect_left(columns, start)
+    places = [column - start for column in columns[first:]]
+    spread[:, places] = stored[:, first : len(columns)]
+    return spread

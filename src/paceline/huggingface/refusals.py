@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from types import FrameType
 from typing import Any
 
+import torch
 from torch import Tensor
 from transformers import GenerationConfig, GenerationMixin
 from transformers.generation import GenerationMode
@@ -39,6 +40,7 @@ _SERVED_INPUTS = frozenset(
 
 
 _DROPPED = {
+    "synced_gpus": "put the model onto the devices of one process",
     "streamer": "pass it to speculate(streamer=...)",
     "assistant_model": "pass it to speculate(draft_model=...)",
 }
@@ -115,19 +117,20 @@ def refuse_unsupported(
             )
 
 
-def left_padding(
+def real_columns(
     ids: Tensor, mask: Tensor | None, positions: Tensor | None, mask_length: int | None = None
-) -> list[int]:
-    """How much of each row of `ids` `[B, n]` is padding, which must stand on the left.
+) -> list[Tensor]:
+    """Where each row of `ids` `[B, n]` has its tokens; the other columns are padding.
 
     Args:
         ids: the prompts.
-        mask: `[B, n]`, 0 where there is padding; None is none at all.
-        positions: `[B, n]` or `[1, n]`, the caller's position ids.
+        mask: `[B, n]`, 0 where there is padding, on the left or in between; None is none at all.
+        positions: `[B, n]` or `[1, n]`, the position ids of the call.
         mask_length: the length of a mask that was dropped since it hid nothing.
 
     Raises:
-        InvalidInput: any other mask, or positions that do not count the tokens.
+        InvalidInput: a row without tokens, padding on the right, or positions that do not count
+            the tokens.
     """
     num_rows, length = ids.shape
     mask_length = mask.shape[1] if mask is not None else mask_length
@@ -136,28 +139,26 @@ def left_padding(
             f"attention_mask covers {mask_length} tokens and input_ids {length}; give the whole "
             "sequence as input_ids, the tokens that are in the cache included"
         )
-    padding = [0] * num_rows
-    if mask is not None:
-        real = mask != 0
-        padding = (length - real.sum(dim=1)).tolist()
-        if max(padding) == length:
+    real = torch.ones_like(ids, dtype=torch.bool) if mask is None else mask != 0
+    for row in range(num_rows):
+        if not real[row].any():
             raise InvalidInput(
-                f"row {padding.index(length)} of attention_mask is all padding; give every "
-                "prompt at least one token (a start token, say)"
+                f"row {row} of attention_mask is all padding; give every prompt at least one "
+                "token (a start token, say)"
             )
-        if any(not real[row, first:].all() for row, first in enumerate(padding)):
+        if not real[row, -1]:
             raise InvalidInput(
-                "attention_mask hides tokens behind the first one; speculate takes prompts that "
-                "are padded on the left alone: tokenizer.padding_side = 'left'"
+                f"row {row} of attention_mask ends with padding; the answer would begin behind it. "
+                "Pad on the left: tokenizer.padding_side = 'left'"
             )
     if positions is not None:
-        rows = positions.expand(num_rows, -1).tolist()
-        for row, first in enumerate(padding):
-            if rows[row][first:] != list(range(length - first)):
-                raise InvalidInput(
-                    "position_ids must count the tokens of each prompt from 0; leave them out"
-                )
-    return padding
+        counted = (real.long().cumsum(dim=1) - 1).to(positions.device)
+        shown = real.to(positions.device)
+        if bool((positions.expand_as(counted) != counted)[shown].any()):
+            raise InvalidInput(
+                "position_ids must count the tokens of each prompt from 0; leave them out"
+            )
+    return [row.nonzero().flatten() for row in real]
 
 
 def pad_token(config: GenerationConfig, num_rows: int) -> int | None:

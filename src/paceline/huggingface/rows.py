@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 from transformers import LogitsProcessorList, StoppingCriteriaList
-from transformers.generation import logits_process as library
 
-from paceline.errors import InvalidInput
+from paceline.huggingface.processors import pure_ones
+from paceline.math.warp import truncate
+from paceline.types import SamplingParams
 
 
 class Row:
@@ -24,8 +23,9 @@ class Row:
 
     Args:
         ids: the padded prompt `[n]`, where the processors want their tensors.
-        padding: how many of them are padding, all on the left.
+        columns: where its tokens are; the others are padding.
         processors: the row's own, see `processors_of_row`.
+        params: what is left to the engine of them, see `split_warpers`.
         criteria: what ends the row.
         keep_scores: hand the criteria the processed scores, as `generate` does where they are
             asked for.
@@ -34,27 +34,29 @@ class Row:
     def __init__(
         self,
         ids: Tensor,
-        padding: int,
+        columns: Tensor,
         processors: LogitsProcessorList,
+        params: SamplingParams,
         criteria: StoppingCriteriaList,
         *,
         keep_scores: bool = False,
     ) -> None:
-        self.padding = padding
-        self.prompt: list[int] = ids[padding:].tolist()
-        self._processors, self._criteria = processors, criteria
-        self._pure = LogitsProcessorList(p for p in processors if type(p) in _PURE)
+        self.columns: list[int] = columns.tolist()
+        self.prompt: list[int] = ids[columns].tolist()
+        self._processors, self._params, self._criteria = processors, params, criteria
+        self._pure = pure_ones(processors)
         self._final, self._num_final = ids, len(self.prompt)
         self._ends: dict[tuple[int, ...], bool] = {}
         self._scores: dict[int, Tensor] | None = {} if keep_scores else None
 
     def process(self, tokens: Sequence[int], logits: Tensor) -> Tensor:
-        """The processed scores behind `tokens`, float32, as in `generate`."""
+        """The scores behind `tokens` that the engine's options are for, float32."""
         if self._end(tokens) is not None:
             return logits  # of a token behind the end, which will not come out
         scores = _call(self._processors, self._padded(tokens), logits)
         if self._scores is not None:
-            self._scores[len(tokens)] = scores
+            done = scores if self._params.is_greedy else truncate(scores, self._params)
+            self._scores[len(tokens)] = done
         return scores[0].to(logits.device)
 
     def guide(self, tokens: Sequence[int], logits: Tensor) -> Tensor:
@@ -100,101 +102,3 @@ def _call(processors: LogitsProcessorList, ids: Tensor, logits: Tensor) -> Tenso
     scores = logits[None].to(ids.device, torch.float32, copy=True)
     processed: Tensor = processors(ids, scores)
     return processed
-
-
-def processors_of_row(
-    processors: LogitsProcessorList, row: int, num_rows: int, rows_per_prompt: int
-) -> LogitsProcessorList:
-    """The processors for one row of a batch, which they see as a batch of one.
-
-    What the library's own processors know of each row is cut out for this row. Others are shared
-    by the rows.
-
-    Args:
-        processors: those of the whole batch.
-        row, num_rows: which row of how many.
-        rows_per_prompt: `num_return_sequences`.
-
-    Raises:
-        InvalidInput: a processor that works on the whole batch alone.
-    """
-    if num_rows == 1:
-        return processors
-    place = row, row // rows_per_prompt
-    return LogitsProcessorList(
-        _OF_ROW[type(p)](p, *place) if type(p) in _OF_ROW else p for p in processors
-    )
-
-
-def _repetition(processor: Any, row: int, prompt: int) -> Any:
-    mine = copy.copy(processor)
-    if isinstance(mine.prompt_ignore_length, Tensor):
-        mine.prompt_ignore_length = mine.prompt_ignore_length[row : row + 1]
-    return mine
-
-
-def _prefix(processor: Any, row: int, prompt: int) -> Any:
-    allowed = processor._prefix_allowed_tokens_fn
-    return library.PrefixConstrainedLogitsProcessor(lambda _, ids: allowed(prompt, ids), 1)
-
-
-def _prompt_repetition(processor: Any, row: int, prompt: int) -> Any:
-    mine = copy.copy(processor)
-    mine.encoder_input_ids = mine.encoder_input_ids[prompt : prompt + 1]
-    return mine
-
-
-def _prompt_ngrams(processor: Any, row: int, prompt: int) -> Any:
-    mine = copy.copy(processor)
-    mine.batch_size, mine.generated_ngrams = 1, [mine.generated_ngrams[prompt]]
-    return mine
-
-
-def _stateful(processor: Any, row: int, prompt: int) -> Any:
-    return copy.deepcopy(processor)
-
-
-def _guidance(processor: Any, row: int, prompt: int) -> Any:
-    raise InvalidInput(
-        "guidance_scale is not supported for a batch; give one prompt at a time, with "
-        "num_return_sequences=1"
-    )
-
-
-_OF_ROW: dict[type, Callable[[Any, int, int], Any]] = {
-    library.RepetitionPenaltyLogitsProcessor: _repetition,
-    library.PrefixConstrainedLogitsProcessor: _prefix,
-    library.EncoderRepetitionPenaltyLogitsProcessor: _prompt_repetition,
-    library.EncoderNoRepeatNGramLogitsProcessor: _prompt_ngrams,
-    library.SynthIDTextWatermarkLogitsProcessor: _stateful,
-    library.UnbatchedClassifierFreeGuidanceLogitsProcessor: _guidance,
-}
-
-_PURE = frozenset(
-    {
-        library.EncoderNoRepeatNGramLogitsProcessor,
-        library.EncoderRepetitionPenaltyLogitsProcessor,
-        library.EpsilonLogitsWarper,
-        library.EtaLogitsWarper,
-        library.ExponentialDecayLengthPenalty,
-        library.ForcedBOSTokenLogitsProcessor,
-        library.ForcedEOSTokenLogitsProcessor,
-        library.InfNanRemoveLogitsProcessor,
-        library.LogitNormalization,
-        library.MinLengthLogitsProcessor,
-        library.MinNewTokensLengthLogitsProcessor,
-        library.MinPLogitsWarper,
-        library.NoBadWordsLogitsProcessor,
-        library.NoRepeatNGramLogitsProcessor,
-        library.RepetitionPenaltyLogitsProcessor,
-        library.SequenceBiasLogitsProcessor,
-        library.SuppressTokensAtBeginLogitsProcessor,
-        library.SuppressTokensLogitsProcessor,
-        library.TemperatureLogitsWarper,
-        library.TopHLogitsWarper,
-        library.TopKLogitsWarper,
-        library.TopPLogitsWarper,
-        library.TypicalLogitsWarper,
-    }
-)
-"""Functions of the text and the logits alone. `prefix_allowed_tokens_fn` is the user's code."""
