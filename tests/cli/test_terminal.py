@@ -22,7 +22,7 @@ def test_an_error_stays_on_one_line_however_long(capsys):
 
 
 def test_progress_without_a_terminal_is_a_line_for_each_step(capsys):
-    with terminal.progress() as tell:
+    with terminal.progress("loading a") as tell:
         tell(0, 98_000_000, "fetching a")
         tell(50_000_000, 98_000_000, "fetching a")
         tell(0, 0, "reading a")
@@ -32,17 +32,29 @@ def test_progress_without_a_terminal_is_a_line_for_each_step(capsys):
     assert captured.out == ""
 
 
-def test_progress_on_a_terminal_is_a_bar_that_goes_away(monkeypatch):
+@pytest.fixture
+def screen(monkeypatch):
     screen = io.StringIO()
     console = Console(file=screen, force_terminal=True, width=100)
     monkeypatch.setattr(terminal, "err", lambda: console)
-    with terminal.progress() as tell:
+    return screen
+
+
+def test_progress_on_a_terminal_is_a_bar_that_goes_away(screen):
+    with terminal.progress("loading a") as tell:
+        tell(1_000_000, 4_000_000, "fetching a")
+    shown = screen.getvalue()
+    assert "loading a" in shown
+    assert "fetching a" in shown
+    assert "1.0/4.0 MB" in shown
+    assert shown.endswith("\x1b[2K")  # the lines are wiped
+
+
+def test_the_bar_of_a_step_that_is_over_is_gone(screen):
+    with terminal.progress("loading a") as tell:
         tell(1_000_000, 4_000_000, "fetching a")
         tell(4_000_000, 4_000_000, "fetching a")
-    shown = screen.getvalue()
-    assert "fetching a" in shown
-    assert "4.0/4.0 MB" in shown
-    assert shown.endswith("\x1b[2K")  # the line of the bar is wiped
+    assert "fetching a" not in screen.getvalue()
 
 
 def test_json_is_one_line_that_keeps_its_letters(capsys):

@@ -83,9 +83,9 @@ def demo(
     The model is fetched when it is not there yet (98 MB). It runs in float32, greedily. The exit
     code is 0 only if both ways gave identical tokens.
     """
-    import paceline
+    with terminal.progress(f"loading {model}") as tell:
+        import paceline
 
-    with terminal.progress() as tell:
         target = paceline.load(model, dtype="float32", progress=tell)
     console = terminal.out()
     view: View = Silent() if as_json else Lines(console)

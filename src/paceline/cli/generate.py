@@ -145,16 +145,15 @@ def generate(
         "frequency_penalty": frequency_penalty,
         "seed": seed,
     }
-    from paceline.types import SamplingParams
-
-    SamplingParams(**sampling)  # refuse what is out of range before a model is loaded
-    import paceline
-
     trust: dict[str, Any] = {
         "trust_remote_code": trust_remote_code,
         "allow_pickle": allow_pickle,
     }
-    with terminal.progress() as tell:
+    with terminal.progress(f"loading {model}") as tell:
+        import paceline
+        from paceline.types import SamplingParams
+
+        SamplingParams(**sampling)  # refuse what is out of range before a model is loaded
         target = paceline.load(
             model, dtype=dtype, storage=storage, invariant=invariant, progress=tell, **trust
         )

@@ -85,7 +85,7 @@ def fetch_model(
     as_json: options.AsJson = False,
 ) -> None:
     """Bring a model to this machine, check it, and print where it lies."""
-    with terminal.progress() as tell:
+    with terminal.progress(f"fetching {name}") as tell:
         path = fetch(name, progress=tell)
     if as_json:
         terminal.print_json({"name": name, "path": str(path)})

@@ -13,7 +13,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from rich.console import Console
+from rich.console import Console, Group
+from rich.live import Live
 from rich.progress import (
     BarColumn,
     DownloadColumn,
@@ -21,6 +22,7 @@ from rich.progress import (
     TextColumn,
     TimeRemainingColumn,
 )
+from rich.spinner import Spinner
 from rich.text import Text
 
 if TYPE_CHECKING:
@@ -106,20 +108,26 @@ def library_notes() -> Iterator[None]:
 
 
 @contextmanager
-def progress() -> Iterator[Tell]:
-    """A teller for slow steps: a bar on a terminal, elsewhere one line for each new step."""
+def progress(about: str) -> Iterator[Tell]:
+    """A teller for slow steps: a bar on a terminal, elsewhere one line for each new step.
+
+    Args:
+        about: what is going on when no step is told; shown on a terminal alone.
+    """
     console = err()
     if not console.is_terminal:
         yield _Lines()
         return
-    columns = (
+    bar = Progress(
         TextColumn("{task.description}"),
         BarColumn(bar_width=24),
         DownloadColumn(),
         TimeRemainingColumn(compact=True),
+        console=console,
     )
-    with Progress(*columns, console=console, transient=True) as bars:
-        yield _Bar(bars)
+    picture = Group(Spinner("line", Text(about, style="dim")), bar)
+    with Live(picture, console=console, transient=True, refresh_per_second=8):
+        yield _Bar(bar)
 
 
 class _Lines:
@@ -136,13 +144,14 @@ class _Lines:
 
 
 class _Bar:
-    """Draws the step that is being taken."""
+    """Draws the step that is being taken, while it lasts."""
 
-    def __init__(self, bars: Progress) -> None:
-        self._bars = bars
-        self._task = bars.add_task("", total=None, visible=False)
+    def __init__(self, bar: Progress) -> None:
+        self._bar = bar
+        self._step = bar.add_task("", total=None, visible=False)
 
     def __call__(self, done: int, total: int, text: str) -> None:
-        self._bars.update(
-            self._task, completed=done, total=total or None, description=text, visible=True
+        over = 0 < total <= done
+        self._bar.update(
+            self._step, completed=done, total=total or None, description=text, visible=not over
         )
