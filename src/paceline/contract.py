@@ -1,0 +1,56 @@
+"""Hold what plug-ins hand to the engine against the contract, before it does any harm."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from paceline.errors import ContractViolation, InvalidInput
+from paceline.protocols import Drafter, Target, Verifier, Work
+from paceline.types import Draft, Scores, TargetInfo, Verdict
+
+
+def check_draft(
+    draft: Draft, budget: int, drafter: Drafter, verifier: Verifier, target: Target
+) -> None:
+    """Hold a draft against the contract before it costs a target pass."""
+    if draft.scheme not in verifier.schemes or (verifier.needs_chain and not draft.is_chain):
+        raise InvalidInput(
+            f"the rule {verifier.name!r} does not take what drafter {drafter.name!r} drafts "
+            f"(scheme {draft.scheme.value!r}{'' if draft.is_chain else ', a tree'}); choose a rule "
+            f"that does"
+        )
+    vocab = target.info.vocab_size
+    if bad := [token for token in draft.tokens if not 0 <= token < vocab]:
+        raise ContractViolation(
+            f"drafter {drafter.name!r} proposed token {bad[0]}; the vocabulary of the target is "
+            f"0 to {vocab - 1}"
+        )
+    if draft.max_path_length > budget:
+        raise ContractViolation(
+            f"drafter {drafter.name!r} proposed a path of {draft.max_path_length} tokens; the "
+            f"budget was {budget}"
+        )
+    if bad_laws := [law for law in draft.probs or () if law is not None and law.shape != (vocab,)]:
+        raise ContractViolation(
+            f"drafter {drafter.name!r} gave a law of shape {tuple(bad_laws[0].shape)}; it must be "
+            f"({vocab},), the vocabulary of the target"
+        )
+
+
+def check_scores(all_scores: list[Scores], work: Sequence[Work], info: TargetInfo) -> None:
+    """Hold what a target pass returned against the contract."""
+    expected = [(len(item.draft) + 1, info.vocab_size) for item in work]
+    came = [tuple(scores.logits.shape) for scores in all_scores]
+    if came != expected:
+        raise ContractViolation(
+            f"target {info.name} returned logits of shape {came} for the pass; expected {expected}"
+        )
+
+
+def check_verdict(verdict: Verdict, draft: Draft, verifier: Verifier) -> None:
+    """Hold a verdict against the contract: its path must start at the root and skip nothing."""
+    if not draft.is_path(verdict.path):
+        raise ContractViolation(
+            f"the rule {verifier.name!r} accepted the nodes {verdict.path}, which are no path from "
+            "the root"
+        )
