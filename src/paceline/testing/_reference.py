@@ -52,12 +52,21 @@ ROOM = 6
 """The tokens that a draft and what follows it add to a prompt."""
 
 
+class _Broken(ContractViolation):
+    """A rule that was found broken here, as against what the target itself raises."""
+
+
 class Check:
-    """The target, how to compare, and plain decoding as the reference."""
+    """The target, how to compare, and plain decoding as the reference.
+
+    Rows are compared after the slot that gave them was closed, since the reference opens slots of
+    its own: a target that mixes up slots is to fail where that is checked.
+    """
 
     def __init__(self, target: Target, tolerance: float) -> None:
         self.target, self.tolerance = target, tolerance
         self._rows: dict[tuple[int, ...], Tensor] = {}
+        self._noted: list[tuple[TargetRule, Tensor, tuple[int, ...], str]] = []
 
     def tree(self) -> Draft:
         """A tree of `PARENTS`, as far as the target takes it."""
@@ -76,16 +85,16 @@ class Check:
     def fail(self, rule: TargetRule, detail: str) -> NoReturn:
         raise self._violation(rule, detail)
 
-    def _violation(self, rule: TargetRule, detail: str) -> ContractViolation:
+    def _violation(self, rule: TargetRule, detail: str) -> _Broken:
         name = type(self.target).__name__
-        return ContractViolation(f"target {name} breaks the rule {rule.value!r}: {detail}")
+        return _Broken(f"target {name} breaks the rule {rule.value!r}: {detail}")
 
     @contextmanager
     def calls(self, rule: TargetRule) -> Iterator[None]:
         """Name the rule that was checked when the target raised."""
         try:
             yield
-        except ContractViolation:
+        except _Broken:
             raise
         except Exception as error:
             detail = f"while {rule.value!r} was checked it raised {error!r}"
@@ -93,13 +102,14 @@ class Check:
 
     @contextmanager
     def slot(self, rule: TargetRule, capacity: int) -> Iterator[Any]:
-        """A fresh slot, closed at the end whatever happens."""
+        """A fresh slot, closed at the end whatever happens; then its rows are compared."""
         with self.calls(rule):
             slot = self.target.open(capacity)
             try:
                 yield slot
             finally:
                 self.target.close(slot)
+        self.compare()
 
     def score(self, work: Sequence[Work]) -> list[Tensor]:
         """The logits of each item, their form checked."""
@@ -136,14 +146,20 @@ class Check:
             self.fail(TargetRule.LENGTH, f"a slot of {length} cached tokens says {found}")
 
     def expect_row(self, rule: TargetRule, row: Tensor, text: tuple[int, ...], where: str) -> None:
-        """Compare a row with the reference behind `text`."""
-        if apart := self.apart(row, self.behind(text)):
-            self.fail(rule, f"{where} behind the tokens {list(text)}, {apart}")
+        """Note a row, to be compared with the reference behind `text`."""
+        self._noted.append((rule, row.clone(), text, where))
+
+    def compare(self) -> None:
+        """Compare the rows noted so far."""
+        noted, self._noted = self._noted, []
+        for rule, row, text, where in noted:
+            if apart := self.apart(row, self.behind(text)):
+                self.fail(rule, f"{where} behind the tokens {list(text)}, {apart}")
 
     def expect_rows(
         self, rule: TargetRule, rows: Tensor, text: tuple[int, ...], draft: Draft, where: str
     ) -> None:
-        """Compare the rows of a root, the last of `text`, and its draft."""
+        """Note the rows of a root, the last of `text`, and its draft."""
         self.expect_row(rule, rows[0], text, f"{where}, root")
         for node in range(len(draft)):
             path = tuple(draft.tokens[i] for i in draft.path(node))

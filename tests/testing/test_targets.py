@@ -1,0 +1,485 @@
+"""`check_target` passes what is right and catches each broken rule, planted here one by one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+import torch
+from tests.tiny_models import build, one_thread  # noqa: F401
+from torch import Tensor
+
+from paceline.errors import ContractViolation, InvalidInput
+from paceline.protocols import Target, Work
+from paceline.targets.cached import CachedTarget
+from paceline.targets.hf import HFDecoder
+from paceline.targets.invariant import make_invariant
+from paceline.targets.table import TableSlot, TableTarget
+from paceline.testing import TargetRule, check_target
+from paceline.types import Draft, Scores, TargetInfo
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+VOCAB = 13
+
+
+def law(tokens: tuple[int, ...]) -> Tensor:
+    """Depends on every token and on its place; deterministic."""
+    seed = sum((token + 1) * 31 ** (i % 7) * (i + 1) for i, token in enumerate(tokens))
+    return torch.rand(VOCAB, generator=torch.Generator().manual_seed(seed)).softmax(dim=-1)
+
+
+# ---------------------------------------------------------------- what is right
+
+
+@pytest.mark.parametrize(
+    "target",
+    [
+        TableTarget(torch.tensor([0.75, 0.25])),
+        TableTarget(torch.eye(5, dtype=torch.float64).roll(1, 0)),
+        TableTarget(law, vocab_size=VOCAB),
+        TableTarget(law, vocab_size=VOCAB, max_length=24),
+        TableTarget(law, vocab_size=VOCAB, max_length=7),
+        TableTarget(torch.ones(1)),
+    ],
+    ids=["constant", "certain", "function", "limited", "shortest", "one token"],
+)
+def test_tables_pass(target: Target) -> None:
+    check_target(target)
+
+
+@pytest.mark.parametrize(
+    ("family", "options"),
+    [
+        ("llama", {}),
+        ("mistral-window", {}),
+        ("gemma2", {"prefill_rows": 2}),
+        ("mistral-window", {"fixed_rows": 4, "fixed_keys": 8}),
+        ("llama", {"fixed_rows": 1}),
+    ],
+)
+def test_models_pass(family: str, options: dict[str, int]) -> None:
+    check_target(CachedTarget(HFDecoder(build(family)), **options))
+
+
+def test_a_model_with_learned_positions_passes_to_its_last_token() -> None:
+    check_target(CachedTarget(HFDecoder(build("gpt2", n_positions=24))))
+
+
+def test_invariant_mode_in_bfloat16_passes() -> None:
+    target = make_invariant(HFDecoder(build("llama").bfloat16()))
+    prompts = [(5, 9, 31), (40, 2, 17, 17, 8)]
+    check_target(target, prompts, tolerance=0.02)
+
+
+# ---------------------------------------------------------------- what is wrong
+
+
+class Wrong(TableTarget):
+    """A table with one fault, in a subclass."""
+
+    def __init__(self, max_length: int | None = None) -> None:
+        super().__init__(law, vocab_size=VOCAB, max_length=max_length)
+
+
+class OddInfo(Wrong):
+    def __init__(self, info: Any) -> None:
+        super().__init__()
+        self.info = info
+
+
+class FewScores(Wrong):
+    def score(self, work: Sequence[Work]) -> list[Scores]:
+        return super().score(work)[:1]
+
+
+class Reshaped(Wrong):
+    """The logits go through a function."""
+
+    function = staticmethod(lambda logits: logits)
+
+    def score(self, work: Sequence[Work]) -> list[Scores]:
+        return [Scores(self.function(scores.logits)) for scores in super().score(work)]
+
+
+class NoRootRow(Reshaped):
+    function = staticmethod(lambda logits: logits[1:])
+
+
+class HalfPrecision(Reshaped):
+    function = staticmethod(lambda logits: logits.half())
+
+
+class NotANumber(Reshaped):
+    function = staticmethod(lambda logits: logits.index_fill(1, torch.tensor([3]), torch.nan))
+
+
+class AList(Reshaped):
+    function = staticmethod(lambda logits: logits.tolist())
+
+
+class OneBuffer(Wrong):
+    """Hands out views of a buffer that the next pass overwrites."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.buffer = torch.zeros(200, VOCAB, dtype=torch.float64)
+
+    def score(self, work: Sequence[Work]) -> list[Scores]:
+        rows, found = 0, []
+        for scores in super().score(work):
+            view = self.buffer[rows : rows + len(scores.logits)]
+            found.append(Scores(view.copy_(scores.logits)))
+            rows += len(scores.logits)
+        return found
+
+
+class Moody(Wrong):
+    """The same pass does not give the same rows."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.passes = 0
+
+    def score(self, work: Sequence[Work]) -> list[Scores]:
+        self.passes += 1
+        return [Scores(s.logits + 0.01 * (self.passes % 7)) for s in super().score(work)]
+
+
+class ScoreCaches(Wrong):
+    def score(self, work: Sequence[Work]) -> list[Scores]:
+        found = super().score(work)
+        for slot, _, draft in work:
+            slot.tokens += draft.tokens
+        return found
+
+
+class OldLength(Wrong):
+    def length(self, slot: TableSlot) -> int:
+        return max(0, len(slot.tokens) - 1)
+
+
+class PrefillStartsOver(Wrong):
+    """A second prefill overwrites the first, though the length is right."""
+
+    def prefill(self, slot: TableSlot, tokens: Sequence[int]) -> None:
+        slot.tokens = [*tokens, *slot.tokens] if slot.tokens else list(tokens)
+
+
+class PrefillForgets(Wrong):
+    """Long prompts lose their first token to a padding one."""
+
+    def prefill(self, slot: TableSlot, tokens: Sequence[int]) -> None:
+        super().prefill(slot, [0, *tokens[1:]] if len(tokens) > 6 else tokens)
+
+
+class Rows(Wrong):
+    """Builds each row from what `seen` says of the path to its node."""
+
+    def seen(self, draft: Draft, node: int) -> Sequence[int]:
+        return draft.path(node)
+
+    def score(self, work: Sequence[Work]) -> list[Scores]:
+        found = []
+        for slot, root, draft in work:
+            slot.scored = root, draft
+            before = (*slot.tokens, root)
+            seen = [(), *(self.seen(draft, node) for node in range(len(draft)))]
+            rows = [law((*before, *(draft.tokens[i] for i in nodes))) for nodes in seen]
+            found.append(Scores(torch.stack(rows).double().log()))
+        return found
+
+
+class OneTooFew(Rows):
+    """Each row of a draft sees the tokens before its node, and not its node."""
+
+    def seen(self, draft: Draft, node: int) -> Sequence[int]:
+        return draft.path(node)[:-1]
+
+
+class LongChains(Rows):
+    """Only what is near is seen."""
+
+    def seen(self, draft: Draft, node: int) -> Sequence[int]:
+        return draft.path(node)[-2:]
+
+
+class CausalTree(Rows):
+    """A tree is masked as if it were a chain."""
+
+    def seen(self, draft: Draft, node: int) -> Sequence[int]:
+        return range(node + 1)
+
+
+class Siblings(Rows):
+    """A node also sees the sibling drawn before it."""
+
+    def seen(self, draft: Draft, node: int) -> Sequence[int]:
+        assert draft.parents is not None
+        parent = draft.parents[node]
+        return (*draft.path(parent), *(i for i in draft.children(parent) if i <= node))
+
+
+class FirstNodes(Wrong):
+    """Keeps as many nodes as the path has, but the first ones of the draft."""
+
+    def commit(self, slot: TableSlot, path: Sequence[int]) -> None:
+        assert slot.scored is not None
+        root, draft = slot.scored
+        slot.tokens += [root, *draft.tokens[: len(path)]]
+
+
+class NoRoot(Wrong):
+    def commit(self, slot: TableSlot, path: Sequence[int]) -> None:
+        super().commit(slot, path)
+        if path:
+            del slot.tokens[-len(path) - 1]
+
+
+def append(slot: TableSlot, root: int, draft: Draft, path: Sequence[int]) -> None:
+    """Commit whatever is at the places of the path."""
+    slot.tokens += [root, *(draft.tokens[i % len(draft)] if len(draft) else 0 for i in path)]
+    slot.scored = None
+
+
+class FirstScore(Wrong):
+    """Commits the draft of the first score and not of the last."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first: dict[int, Draft] = {}
+
+    def score(self, work: Sequence[Work]) -> list[Scores]:
+        for slot, _, draft in work:
+            self.first.setdefault(id(slot), draft)
+        return super().score(work)
+
+    def commit(self, slot: TableSlot, path: Sequence[int]) -> None:
+        assert slot.scored is not None
+        append(slot, slot.scored[0], self.first.pop(id(slot)), path)
+
+    def close(self, slot: TableSlot) -> None:
+        self.first.pop(id(slot), None)
+        super().close(slot)
+
+
+class Trim(Wrong):
+    """Says that it is cut, and appends to what was there before."""
+
+    def rollback(self, slot: TableSlot, length: int) -> None:
+        kept = list(slot.tokens)
+        super().rollback(slot, length)
+        if 0 < length < len(kept):
+            slot.tokens[-1] = kept[-1]
+
+
+class RollbackShort(Wrong):
+    def rollback(self, slot: TableSlot, length: int) -> None:
+        super().rollback(slot, max(0, length - 1))
+
+
+class Swapped(Wrong):
+    """The rows of slots that share a pass come in another order."""
+
+    def score(self, work: Sequence[Work]) -> list[Scores]:
+        found = super().score(work)
+        sizes = [len(scores.logits) for scores in found]
+        rows = torch.cat([scores.logits for scores in found])
+        return [Scores(part) for part in rows.roll(1, 0).split(sizes)] if len(found) > 1 else found
+
+
+class Padded(Wrong):
+    """Slots that share a pass are padded to one length, and the padding is seen."""
+
+    def score(self, work: Sequence[Work]) -> list[Scores]:
+        longest = max(len(slot.tokens) for slot, _, _ in work)
+        found = super().score(work)
+        for index, (slot, root, draft) in enumerate(work):
+            if padding := longest - len(slot.tokens):
+                padded = TableSlot([0] * padding + slot.tokens)
+                found[index] = TableTarget.score(self, [Work(padded, root, draft)])[0]
+        return found
+
+
+class LastCommits(Wrong):
+    """After a shared pass every slot commits the draft of the last."""
+
+    def score(self, work: Sequence[Work]) -> list[Scores]:
+        self.last = work[-1].draft
+        return super().score(work)
+
+    def commit(self, slot: TableSlot, path: Sequence[int]) -> None:
+        assert slot.scored is not None
+        append(slot, slot.scored[0], self.last, path)
+
+
+class LastPass(Wrong):
+    """Knows the drafts of the last pass alone, and not those of slots that were not in it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.last: dict[int, tuple[int, Draft]] = {}
+
+    def score(self, work: Sequence[Work]) -> list[Scores]:
+        self.last = {id(slot): (root, draft) for slot, root, draft in work}
+        return super().score(work)
+
+    def commit(self, slot: TableSlot, path: Sequence[int]) -> None:
+        append(slot, *self.last.get(id(slot), (0, Draft())), path)
+
+
+class CloseAll(Wrong):
+    """Closing a slot empties the others."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.slots: list[TableSlot] = []
+
+    def open(self, capacity: int) -> TableSlot:
+        self.slots.append(super().open(capacity))
+        return self.slots[-1]
+
+    def close(self, slot: TableSlot) -> None:
+        self.slots.remove(slot)
+        for other in self.slots:
+            other.tokens = [0] * len(other.tokens)
+
+
+class OpensAll(Wrong):
+    def __init__(self) -> None:
+        super().__init__(24)
+
+    def open(self, capacity: int) -> TableSlot:
+        return TableSlot()
+
+
+class OneShort(Wrong):
+    """Cannot feed the last position that its limit promises."""
+
+    def __init__(self) -> None:
+        super().__init__(24)
+
+    def score(self, work: Sequence[Work]) -> list[Scores]:
+        if any(len(slot.tokens) + draft.max_path_length >= 22 for slot, _, draft in work):
+            raise IndexError("index 22 is out of bounds")
+        return super().score(work)
+
+
+class RefusesNothing(Wrong):
+    """A prompt of one token leaves nothing to prefill, and that is no error."""
+
+    def prefill(self, slot: TableSlot, tokens: Sequence[int]) -> None:
+        if not tokens:
+            raise RuntimeError("nothing to do")
+        super().prefill(slot, tokens)
+
+
+FAULTS: list[tuple[Target, TargetRule]] = [
+    (OddInfo("a table"), TargetRule.INFO),
+    (OddInfo(TargetInfo("odd", 0)), TargetRule.INFO),
+    (OddInfo(TargetInfo("odd", float(VOCAB))), TargetRule.INFO),
+    (OddInfo(TargetInfo("odd", VOCAB, max_length=True)), TargetRule.INFO),
+    (OddInfo(TargetInfo("odd", VOCAB, max_draft_tokens=-1)), TargetRule.INFO),
+    (OddInfo(TargetInfo("odd", VOCAB - 1)), TargetRule.SCORES),
+    (FewScores(), TargetRule.SCORES),
+    (NoRootRow(), TargetRule.SCORES),
+    (HalfPrecision(), TargetRule.SCORES),
+    (NotANumber(), TargetRule.SCORES),
+    (AList(), TargetRule.SCORES),
+    (OneBuffer(), TargetRule.SCORES),
+    (Moody(), TargetRule.SCORES),
+    (ScoreCaches(), TargetRule.LENGTH),
+    (OldLength(), TargetRule.LENGTH),
+    (NoRoot(), TargetRule.LENGTH),
+    (PrefillStartsOver(), TargetRule.PREFILL),
+    (PrefillForgets(), TargetRule.PREFILL),
+    (OneTooFew(), TargetRule.CHAIN),
+    (LongChains(), TargetRule.CHAIN),
+    (CausalTree(), TargetRule.TREE),
+    (Siblings(), TargetRule.TREE),
+    (FirstNodes(), TargetRule.COMMIT),
+    (FirstScore(), TargetRule.COMMIT),
+    (Trim(), TargetRule.ROLLBACK),
+    (RollbackShort(), TargetRule.LENGTH),
+    (Swapped(), TargetRule.BATCH),
+    (Padded(), TargetRule.BATCH),
+    (LastCommits(), TargetRule.BATCH),
+    (LastPass(), TargetRule.ISOLATION),
+    (CloseAll(), TargetRule.ISOLATION),
+    (OpensAll(), TargetRule.LIMIT),
+    (OneShort(), TargetRule.FAILURE),
+    (RefusesNothing(), TargetRule.FAILURE),
+]
+
+
+@pytest.mark.parametrize(
+    ("target", "rule"), FAULTS, ids=[f"{type(t).__name__}-{rule.value}" for t, rule in FAULTS]
+)
+def test_each_fault_is_caught_under_its_rule(target: Target, rule: TargetRule) -> None:
+    with pytest.raises(ContractViolation, match=f"breaks the rule '{rule.value}'"):
+        check_target(target)
+
+
+def test_every_rule_has_a_fault_that_breaks_it() -> None:
+    assert {rule for _, rule in FAULTS} == set(TargetRule)
+
+
+def test_a_fault_in_a_real_cache_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    target = CachedTarget(HFDecoder(build("llama")))
+    monkeypatch.setattr(
+        "paceline.targets.cache.KeyValueCache.keep",
+        lambda self, rows: setattr(self, "length", self.length + len(rows)),
+    )
+    with pytest.raises(ContractViolation, match="breaks the rule 'commit'"):
+        check_target(target)
+
+
+def test_a_small_difference_is_one_of_rounding_and_the_tolerance_says_how_small() -> None:
+    class Rounded(Wrong):
+        def score(self, work: Sequence[Work]) -> list[Scores]:
+            # What a pass of several rows may do to the last bits.
+            return [Scores(s.logits + 3e-3 * (len(s.logits) > 1)) for s in super().score(work)]
+
+    check_target(Rounded(), tolerance=1e-2)
+    with pytest.raises(ContractViolation, match="breaks the rule 'chain'"):
+        check_target(Rounded())
+
+
+@pytest.mark.parametrize(
+    ("prompts", "says"),
+    [
+        ([], "at least one prompt"),
+        ([[1], []], "at least one prompt, of at least one token"),
+        ([[1, VOCAB]], "outside 0 to 12"),
+        ([[1] * 20], "the checks need 26 tokens"),
+    ],
+)
+def test_prompts_that_do_not_suit_are_bad_input(prompts: list[list[int]], says: str) -> None:
+    with pytest.raises(InvalidInput, match=says):
+        check_target(Wrong(24), prompts)
+
+
+def test_every_slot_is_closed_also_after_a_fault() -> None:
+    class Counting(Reshaped):
+        opened = closed = 0
+
+        def open(self, capacity: int) -> TableSlot:
+            self.opened += 1
+            return super().open(capacity)
+
+        def close(self, slot: TableSlot) -> None:
+            self.closed += 1
+            super().close(slot)
+
+    target = Counting()
+    check_target(target, [(1, 2, 3)])
+    assert target.opened == target.closed > 0
+
+    class Faulty(Counting):
+        function = staticmethod(lambda logits: logits[:, :1])
+
+    faulty = Faulty()
+    with pytest.raises(ContractViolation):
+        check_target(faulty, [(1, 2, 3)])
+    assert faulty.opened == faulty.closed > 0
