@@ -238,3 +238,14 @@ def test_a_race_is_the_same_in_a_padded_vocabulary_and_at_any_support() -> None:
         assert SeededNoise(4).race(padded, position) == winner
         assert SeededNoise(4).race(dense, position) == winner
         assert SeededNoise(4).race(p.float(), position) == winner
+
+
+def test_a_number_is_that_of_philox_with_the_key_as_its_counter() -> None:
+    """So numpy's own generator can replay any decision."""
+    words = np.array([9, 2], dtype=np.uint64), np.array([0, 1, 33, Purpose.DRAFT], dtype=np.uint64)
+    uniform = np.random.Generator(np.random.Philox(key=words[0], counter=words[1])).random()
+    p = random_law(0, 200)
+    noise = SeededNoise(9, 2)
+    noise.sample(p, 33, Purpose.DRAFT)  # repeat 0
+    noise.accept(0.5, 33)
+    assert noise.sample(p, 33, Purpose.DRAFT) == invert(p, uniform)
