@@ -6,9 +6,12 @@ import random
 
 import pytest
 import torch
+from tests.tiny_models import one_thread  # noqa: F401
 from torch import Tensor
 
 from paceline.targets.cache import SLACK, KeyValueCache
+
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 HEADS, WIDTHS = 2, (3, 5)
 

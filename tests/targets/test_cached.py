@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+from tests.tiny_models import one_thread  # noqa: F401
 from torch import Tensor
 
 from paceline.errors import ContextOverflow, ContractViolation
@@ -19,6 +20,8 @@ from paceline.targets.attention import Pass, attend
 from paceline.targets.cache import SLACK
 from paceline.targets.cached import CachedTarget
 from paceline.types import Draft, TargetInfo
+
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 VOCAB = 11
 
