@@ -54,22 +54,22 @@ def target(seed: int = 0, max_length: int | None = None) -> TableTarget:
 
 
 @pytest.mark.parametrize("prompt", [(5,), (3, 1), (3, 1, 4, 1, 5, 9, 2, 6)], ids=len)
-@pytest.mark.parametrize("k", [1, 2, 4, 8])
+@pytest.mark.parametrize("k", [1, 3, 8])
 def test_drafts_right_for_j_tokens_change_nothing(prompt: tuple[int, ...], k: int) -> None:
     """[A1, A3, B5] One-token prompts too; `run` holds cached = committed - 1 after every round."""
     model = target()
-    plain = run(model, prompt, max_tokens=24, **ALL)
+    plain = run(model, prompt, max_tokens=18, **ALL)
     assert plain.reason is FinishReason.LENGTH
     text = (*prompt, *plain.tokens)
     for j in range(k + 1):
-        found = run(model, prompt, flip(text, VOCAB, j), k=k, max_tokens=24, **ALL)
+        found = run(model, prompt, flip(text, VOCAB, j), k=k, max_tokens=18, **ALL)
         assert_r0(found, plain)
         # Each round but the last yields the j right tokens and the correction.
         lengths = [len(r.tokens) for r in found.rounds]
         assert lengths[:-1] == [j + 1] * (len(lengths) - 1)
-    found = run(model, prompt, oracle(text), k=k, max_tokens=24, **ALL)
+    found = run(model, prompt, oracle(text), k=k, max_tokens=18, **ALL)
     assert_r0(found, plain)
-    assert len(found.rounds) == math.ceil(24 / (k + 1))
+    assert len(found.rounds) == math.ceil(18 / (k + 1))
 
 
 def test_a_different_length_of_acceptance_in_each_round_changes_nothing() -> None:
@@ -81,7 +81,7 @@ def test_a_different_length_of_acceptance_in_each_round_changes_nothing() -> Non
     assert [len(r.tokens) for r in found.rounds[:4]] == [4, 1, 6, 2]
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", range(3))
 def test_random_prompts_and_all_draft_lengths(seed: int) -> None:
     """[A3, A2] ngram and a draft model, on prompts that repeat and prompts that do not."""
     model = target(seed)
@@ -112,12 +112,12 @@ def test_a_tree_of_two_branches_changes_nothing(j: int) -> None:
 def test_coupled_runs_are_the_same_whatever_is_drafted(temperature: float) -> None:
     model = target()
     options: dict[str, Any] = {
-        "max_tokens": 30,
+        "max_tokens": 20,
         "params": SamplingParams(temperature=temperature, top_p=0.9),
         "verifier": CouplingVerifier(),
         **ALL,
     }
-    for seed in range(5):
+    for seed in range(3):
         plain = run(model, PROMPT, seed=seed, **options)
         text = (*PROMPT, *plain.tokens)
         drafters: list[Drafter] = [
@@ -308,6 +308,25 @@ def test_no_more_is_drafted_than_one_pass_takes() -> None:
     found = run(model, PROMPT, oracle((*PROMPT, *plain.tokens)), k=8, max_tokens=20)
     assert_r0(found, plain)
     assert max(r.num_draft_tokens for r in found.rounds) == 3
+
+
+@pytest.mark.parametrize("prompt_length", [3, 14, 15, 16, 17, 20])
+def test_a_draft_model_with_a_shorter_context_stops_drafting(
+    prompt_length: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """[F28] Decoding goes on plainly, and one warning says so."""
+    model, draft_model = target(max_length=64), target(max_length=16)
+    prompt = (3, 1, 4, 1, 5) * 4
+    prompt = prompt[:prompt_length]
+    found = run(model, prompt, ModelDrafter(draft_model), k=4)
+    assert_r0(found, run(model, prompt))
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
+    length = prompt_length
+    for round_ in found.rounds:
+        # The last draft token is not fed, so the draft may end one beyond the draft's context.
+        assert length + round_.num_draft_tokens <= max(17, length)
+        length += len(round_.tokens)
+    assert any(r.num_draft_tokens for r in found.rounds) == (prompt_length <= 16)
 
 
 # ---------------------------------------------------------------- prompts
@@ -757,7 +776,7 @@ def test_a_banned_token_never_comes_out_even_where_it_is_drafted() -> None:
     model = target(8)
     free = run(model, PROMPT, max_tokens=20)
     text = (*PROMPT, *free.tokens)
-    for token in set(free.tokens):
+    for token in free.tokens[:4]:
         for params in (
             SamplingParams(banned_token_ids=frozenset({token})),
             SamplingParams(logit_bias={token: -100.0}),

@@ -110,6 +110,16 @@ def test_lengths_of_drafts_and_rounds_do_not_matter() -> None:
         assert_same_law(found, expected(params, length), atol=1e-12)
 
 
+@pytest.mark.parametrize("vocab_size", [2, 3, 5, 9])
+@pytest.mark.parametrize("options", ["plain", "top-k", "repetition"])
+def test_a_draft_model_with_another_vocabulary_keeps_the_law(vocab_size: int, options: str) -> None:
+    """[G32] Smaller: tokens it does not know come in the text. Larger: it may not propose them."""
+    params = params_of(options)
+    drafter = ModelDrafter(markov(vocab_size, 23))
+    found = law_of_run(MODEL, PROMPT, drafter, params=params, k=2, max_tokens=3)
+    assert_same_law(found, expected(params, 3), atol=1e-12)
+
+
 @pytest.mark.parametrize("options", ["top-p", "everything"])
 def test_the_law_of_a_tree_is_exact_under_the_rule_that_takes_trees(options: str) -> None:
     """[C17]"""
@@ -172,7 +182,7 @@ def p_value(counts: Counter[tuple[int, ...]], oracle: dict[tuple[int, ...], floa
 def test_two_tokens_drawn_with_seeds_pass_a_chi_square_test(
     drafter: str, rule: Verifier, options: str
 ) -> None:
-    """n = 1,200 seeds, from 0; 6 tests, each with a false-alarm rate of 1e-4.
+    """n = 1,000 seeds, from 0; 6 tests, each with a false-alarm rate of 1e-4.
 
     Here the noise is that of generation, where the tests above enumerate.
     """
@@ -188,13 +198,13 @@ def test_two_tokens_drawn_with_seeds_pass_a_chi_square_test(
             max_tokens=2,
             seed=seed,
         ).tokens
-        for seed in range(1200)
+        for seed in range(1000)
     )
     assert p_value(counts, expected(params, 2)) > 1e-4
 
 
 def test_the_chi_square_test_notices_a_law_that_is_somewhat_off() -> None:
-    """Counts that fit temperature .8 exactly, held against temperature 1: seen at n = 1,200."""
+    """Counts that fit temperature .8 exactly, held against temperature 1: seen at n = 1,000."""
     oracle, off = (expected(SamplingParams(temperature=t), 2) for t in (1.0, 0.8))
-    counts = Counter({tokens: round(1200 * share) for tokens, share in off.items()})
+    counts = Counter({tokens: round(1000 * share) for tokens, share in off.items()})
     assert p_value(counts, oracle) < 1e-4

@@ -82,7 +82,7 @@ rounds = st.lists(
     st.integers(0, 6).flatmap(
         lambda drafted: st.builds(round_of, st.just(drafted), st.integers(0, drafted))
     ),
-    max_size=12,
+    max_size=8,
 )
 
 
