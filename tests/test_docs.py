@@ -1,0 +1,94 @@
+"""The Python examples of README and docs run, page by page, from top to bottom.
+
+Where a page loads a known model, a tiny one takes its place, so that the examples run offline and
+in a moment; their output is not looked at here.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tests import tiny_tokenizers
+from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM
+from transformers.generation.streamers import TextStreamer
+
+import paceline
+from paceline import registry
+
+ROOT = Path(__file__).parent.parent
+BLOCK = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
+PAGES = sorted(
+    path.relative_to(ROOT).as_posix()
+    for path in (ROOT / "README.md", *ROOT.glob("docs/**/*.md"))
+    if BLOCK.search(path.read_text(encoding="utf-8"))
+)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tiny model in Hugging Face layout."""
+    folder = tmp_path_factory.mktemp("model")
+    tokenizer = tiny_tokenizers.byte_level()
+    tokenizer.chat_template = tiny_tokenizers.CHAT_TEMPLATE
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        vocab_size=len(tokenizer),
+        hidden_size=32,
+        intermediate_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        max_position_embeddings=1024,
+        bos_token_id=None,
+        eos_token_id=tokenizer.eos_token_id,
+    )
+    LlamaForCausalLM(config).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_the_examples_of_a_page_run(
+    page: str, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    load = paceline.load
+
+    def load_tiny(source: Any, *arguments: Any, **options: Any) -> Any:
+        known = isinstance(source, str) and not Path(source).exists()
+        return load(folder if known else source, *arguments, **options)
+
+    monkeypatch.setattr(paceline, "load", load_tiny, raising=False)
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    names: dict[str, Any] = {
+        "__name__": "example",
+        "name": folder,
+        "tokenizer": tokenizer,
+        "model": AutoModelForCausalLM.from_pretrained(folder),
+        "inputs": tokenizer("One two one two", return_tensors="pt"),
+        "streamer": TextStreamer(tokenizer),
+    }
+    for block in BLOCK.findall((ROOT / page).read_text(encoding="utf-8")):
+        if block.startswith("import paceline\n\noutput = model"):
+            # The README shows Python first; there `model` is Paceline's, here it is the user's.
+            names["model"] = AutoModelForCausalLM.from_pretrained(folder)
+        exec(compile(block, page, "exec"), names)
+
+
+def test_every_built_in_plug_in_has_its_place_in_the_docs() -> None:
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    for name in registry.names("drafter"):
+        assert (ROOT / f"docs/drafters/{name}.md").exists()
+        assert f"`{name}`" in readme
+    exactness = (ROOT / "docs/exactness.md").read_text(encoding="utf-8")
+    for name in registry.names("verifier"):
+        assert f"`{name}`" in exactness
+
+
+def test_every_page_is_in_the_navigation() -> None:
+    navigation = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
+    for path in ROOT.glob("docs/**/*.md"):
+        assert path.relative_to(ROOT / "docs").as_posix() in navigation
