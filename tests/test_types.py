@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from paceline.errors import InvalidInput, PacelineError, UnknownName
-from paceline.types import ROOT, Draft, LogitBias, SamplingParams, settings_of
+from paceline.types import ROOT, Draft, LogitBias, SamplingParams
 
 trees = st.lists(st.integers(-1, 6), max_size=8).map(
     lambda parents: Draft(
@@ -123,7 +123,6 @@ def test_options_copy_pickle_hash_and_compare() -> None:
         assert twin == params
         assert hash(twin) == hash(params)
     assert params != dataclasses.replace(params, logit_bias={1: -math.inf})
-    assert settings_of(params)["temperature"] == 0.5
     assert repr(LogitBias({1: 2})) == "{1: 2.0}"
 
 

@@ -51,6 +51,7 @@ class Options(TypedDict, total=False):
         ignore_eos: go on when the model says that the answer ends.
         logprobs: report log-probabilities, and those of this many of the most probable tokens.
         processors: functions from token ids so far and logits to logits.
+        draft_processors: those of them that may run on draft logits too, having no state.
         seed and the rest: see `types.SamplingParams`.
     """
 
@@ -66,6 +67,7 @@ class Options(TypedDict, total=False):
     ignore_eos: bool
     logprobs: int | None
     processors: Sequence[Processor]
+    draft_processors: Sequence[Processor]
     temperature: float
     top_k: int
     top_p: float
@@ -345,6 +347,7 @@ class LanguageModel:
                 stop_token_ids=ends,
                 stop_rules=rules,
                 processors=options.get("processors", ()),
+                draft_processors=options.get("draft_processors", ()),
                 logprobs=options.get("logprobs"),
             )
             text = None if self.tokenizer is None else TextStream(self.tokenizer, stops)

@@ -54,7 +54,8 @@ def make(kind: Kind, name: str, settings: Mapping[str, Any]) -> Any:
         UnknownName: an unknown name, or a setting that the plug-in does not have.
     """
     plugin = find(kind, name)
-    known = getattr(plugin, "__dataclass_fields__", {})
+    fields = getattr(plugin, "__dataclass_fields__", {})
+    known = [name for name, field in fields.items() if field.init]
     for setting in settings:
         if setting not in known:
             raise UnknownName.among(f"setting of {kind} {name!r}:", setting, known)

@@ -32,6 +32,8 @@ class Request:
         stop_token_ids: the answer ends with, and includes, the first of these.
         stop_rules: further reasons to end.
         processors: further steps from logits to law (see `math.warp.SamplingWarp`).
+        draft_processors: those that may run on draft logits too: functions of tokens and logits
+            alone, without a state.
         logprobs: report log-probabilities, and those of this many of the most probable tokens.
         keep_logits, keep_scores: report the logits and the processed scores of each token.
         slot: a slot of the caller's whose cached tokens are a prefix of the prompt; it is left
@@ -48,6 +50,7 @@ class Request:
     stop_token_ids: frozenset[int] = frozenset()
     stop_rules: Sequence[StopRule] = ()
     processors: Sequence[Processor] = ()
+    draft_processors: Sequence[Processor] = ()
     logprobs: int | None = None
     keep_logits: bool = False
     keep_scores: bool = False

@@ -39,6 +39,7 @@ class ActiveSequence:
             # Models name end tokens beyond their own vocabulary; these cannot come out anyway.
             hold_back=[t for t in request.stop_token_ids if 0 <= t < target.info.vocab_size],
         )
+        self.draft_warp = self.warp.for_drafts(request.draft_processors)
         if missing := request.drafter.needs - target.info.gives:
             raise InvalidInput(
                 f"drafter {request.drafter.name!r} needs {', '.join(sorted(missing))} of the "
@@ -79,7 +80,7 @@ class ActiveSequence:
         budget = budget._replace(num_draft_tokens=min(budget.num_draft_tokens, room))
         draft = Draft()
         if budget.num_draft_tokens > 0:
-            draft = self.session.propose(budget, self.warp, self.draft_noise)
+            draft = self.session.propose(budget, self.draft_warp, self.draft_noise)
             check_draft(
                 draft, budget.num_draft_tokens, self.request.drafter, self.verifier, self.target
             )
@@ -103,8 +104,7 @@ class ActiveSequence:
         self.warp.observe(committed)
         self.controller.observe(draft, verdict)
         start = perf_counter()
-        if self.reason is None:
-            self.session.observe(Committed(committed))
+        self.session.observe(Committed(committed))
         observe_seconds = perf_counter() - start
         self.rounds += 1
         event = Round(

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, NamedTuple
 
@@ -325,15 +325,3 @@ def require_finite(
             f"{name} must be a finite number{f', {bounds}' if bounds else ''}; it is {value!r}"
         )
     object.__setattr__(owner, name, number)
-
-
-def settings_of(plugin: Any) -> dict[str, Any]:
-    """The settings of a frozen dataclass plug-in, for reports.
-
-    >>> settings_of(SamplingParams(temperature=1))["temperature"]
-    1.0
-    """
-    return {item.name: getattr(plugin, item.name) for item in fields(plugin) if item.repr}
-
-
-TokenIds = Sequence[int]

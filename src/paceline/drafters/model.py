@@ -107,7 +107,8 @@ class ModelSession:
         # The last draft token is not fed, so the draft may reach one token past the room.
         length = min(budget.num_draft_tokens, self._room - position + 1)
         if length <= 0:
-            self._tell_once()
+            if budget.num_draft_tokens:
+                self._tell_once()
             return Draft()
         warp = self._warp or warp
         tokens: list[int] = []

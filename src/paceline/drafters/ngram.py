@@ -7,7 +7,7 @@ Yang et al. 2304.04487). The lookup is an index, so that a step costs O(1) rathe
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import cycle, islice
 from typing import ClassVar, Literal
 
@@ -43,6 +43,7 @@ class NgramDrafter:
     min_ngram: int = 1
     match: Literal["newest", "oldest"] = "newest"
     references: tuple[tuple[int, ...], ...] = ()
+    _indexes: tuple[NgramIndex, ...] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         require_int("min_ngram", self.min_ngram, low=1)
@@ -50,6 +51,13 @@ class NgramDrafter:
         if self.match not in ("newest", "oldest"):
             raise InvalidInput(f"match must be 'newest' or 'oldest'; it is {self.match!r}")
         object.__setattr__(self, "references", tuple(tuple(r) for r in self.references))
+        # Built once and only read afterwards, so that sessions can share it.
+        object.__setattr__(self, "_indexes", tuple(map(self._index, self.references)))
+
+    def _index(self, tokens: Sequence[int] = ()) -> NgramIndex:
+        index = NgramIndex(self.min_ngram, self.max_ngram, newest=self.match == "newest")
+        index.extend(tokens)
+        return index
 
     def open(self, target: TargetInfo, capacity: int) -> NgramSession:
         """See `protocols.Drafter.open`."""
@@ -60,7 +68,7 @@ class NgramDrafter:
                     f"{target.name} is 0 to {target.vocab_size - 1}: was it encoded with another "
                     "tokenizer?"
                 )
-        return NgramSession(self)
+        return NgramSession(self._index(), self._indexes, self.min_ngram, self.max_ngram)
 
 
 class NgramIndex:
@@ -96,14 +104,11 @@ class NgramIndex:
 class NgramSession:
     """See `protocols.DraftSession`."""
 
-    def __init__(self, drafter: NgramDrafter) -> None:
-        lengths = drafter.min_ngram, drafter.max_ngram
-        newest = drafter.match == "newest"
-        self._own = NgramIndex(*lengths, newest=newest)
-        self._references = [NgramIndex(*lengths, newest=newest) for _ in drafter.references]
-        for index, reference in zip(self._references, drafter.references, strict=True):
-            index.extend(reference)
-        self._min_n, self._max_n = lengths
+    def __init__(
+        self, own: NgramIndex, references: Sequence[NgramIndex], min_n: int, max_n: int
+    ) -> None:
+        self._own, self._references = own, references
+        self._min_n, self._max_n = min_n, max_n
 
     def observe(self, committed: Committed) -> None:
         """See `protocols.DraftSession.observe`."""

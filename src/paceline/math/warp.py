@@ -6,6 +6,7 @@ argument. The order, and each step, is that of `transformers` (generation/logits
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterable, Sequence
 
 import torch
@@ -160,6 +161,16 @@ class SamplingWarp:
     def is_greedy(self) -> bool:
         """See `protocols.Warp.is_greedy`."""
         return self.params.is_greedy
+
+    def for_drafts(self, processors: Sequence[Processor] = ()) -> SamplingWarp:
+        """The same options and history, with other processors: what a drafter is handed.
+
+        A processor that counts its calls or keeps a state must see the text alone, so none runs
+        on draft logits unless it is named here. That costs acceptance, never correctness.
+        """
+        drafting = copy.copy(self)
+        drafting._processors = tuple(processors)
+        return drafting
 
     def observe(self, tokens: Sequence[int]) -> None:
         """Take final tokens of the answer into the history."""
