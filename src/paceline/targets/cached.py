@@ -9,7 +9,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from paceline.errors import ContextOverflow, ContractViolation
+from paceline.errors import ContextOverflow, ContractViolation, InvalidInput
 from paceline.protocols import Work
 from paceline.targets.attention import Pass, Segment
 from paceline.targets.cache import KeyValueCache
@@ -53,7 +53,8 @@ class CachedTarget:
         decoder: the model.
         fixed_rows: the number of rows that every scoring pass is padded to, plain ones included,
             so that the logits of a committed token have the same bits whatever was drafted
-            (invariant mode); None does not pad. One sequence a pass then.
+            (invariant mode); None does not pad. One sequence a pass then, and chains alone: the
+            branches of a tree stand between a row's keys and round its sums otherwise.
         fixed_keys: in invariant mode, attention reads a multiple of this many cache rows.
         prefill_rows: the most rows of one prefill pass.
     """
@@ -115,6 +116,11 @@ class CachedTarget:
         for slot, root, draft in work:
             first, start, real = len(tokens), slot.cache.length, 1 + len(draft)
             rows = self._padded(real)
+            if self.fixed_rows is not None and not draft.is_chain:
+                raise InvalidInput(
+                    "invariant mode takes drafts that are chains, and this one is a tree; choose a "
+                    "drafter of chains, or decode without invariant mode"
+                )
             depths = [len(draft.path(node)) for node in range(len(draft))]
             self._require_room(slot, 1 + draft.max_path_length)
             # Padding rows repeat the root; nothing sees them and nobody reads them.
