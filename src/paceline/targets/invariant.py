@@ -7,7 +7,7 @@ shape does so depends on the kernels of the machine, so it is found by trying, n
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -24,8 +24,8 @@ KEYS = 512
 """Attention reads a multiple of this many cache rows, the block of ATen's CPU kernel, so that a
 row's sums are cut at the same places however far the pass reaches."""
 
-_PROMPT, _TOKENS = 9, 14
-"""How many tokens the probe takes before, and while, it compares."""
+_PROMPT = 9
+"""How many tokens the probe takes before it compares."""
 
 
 def make_invariant(decoder: Decoder, *, rows: Sequence[int] = ROWS) -> CachedTarget:
@@ -45,37 +45,50 @@ def make_invariant(decoder: Decoder, *, rows: Sequence[int] = ROWS) -> CachedTar
 
 
 def holds(target: CachedTarget) -> bool:
-    """Whether every way to split a sequence into passes gives each token the same logit bits."""
-    tokens = [(7 * i * i + 3 * i + 1) % target.info.vocab_size for i in range(_PROMPT + _TOKENS)]
-    reference = _logits(target, tokens, [1] * _TOKENS)
-    return all(
-        torch.equal(_logits(target, tokens, split, wrong), reference)
-        for split in _splits(target.fixed_rows or 1)
-        for wrong in (0, 1)
-    )
+    """Whether every way to split a sequence into passes gives each token the same logit bits.
 
-
-def _splits(most: int) -> Iterator[list[int]]:
-    """Ways to commit `_TOKENS` tokens in passes of up to `most` rows."""
-    for size in sorted({2, 3, most - 1, most}):
-        sizes = [size] * (_TOKENS // size)
-        yield [*sizes, *[1] * (_TOKENS - sum(sizes))]
-
-
-def _logits(target: CachedTarget, tokens: Sequence[int], split: Sequence[int], wrong: int = 0) -> Tensor:
-    """The logits behind the last `_TOKENS` tokens when they are committed in blocks.
-
-    Each block is drafted whole, with `wrong` rejected tokens behind it where there is room.
+    Tried behind a short context, and where attention comes to read another block of keys.
     """
-    slot = target.open(len(tokens) + len(split))
+    rows = target.fixed_rows or 1
+    count = rows + 6
+    tokens = [(7 * i * i + 3 * i + 1) % target.info.vocab_size for i in range(_PROMPT + count)]
+    splits = {_PROMPT: {2, 3, rows - 1, rows}, KEYS - _PROMPT: {3, rows - 1}}
+    for context, sizes in splits.items():
+        capacity = context + count + 1
+        if target.info.max_length is not None and capacity > target.info.max_length:
+            continue
+        reference = _logits(target, tokens, context, [1] * count)
+        for size in sorted(sizes):
+            split = [size] * (count // size)
+            split += [1] * (count - sum(split))
+            if not torch.equal(_logits(target, tokens, context, split), reference):
+                return False
+    return True
+
+
+def _logits(
+    target: CachedTarget, tokens: Sequence[int], context: int, split: Sequence[int]
+) -> Tensor:
+    """The logits behind the tokens that follow the first `_PROMPT`, committed in blocks.
+
+    Each block is drafted whole, every second one with a rejected token behind it if there is
+    room. The prompt's keys and values are repeated to stand for a `context` of that length.
+    """
+    slot = target.open(context + sum(split) + 1)
     target.prefill(slot, tokens[:_PROMPT])
-    rows: list[Tensor] = []
+    with torch.inference_mode():
+        for tensor in (tensor for layer in slot.cache.layers for tensor in layer):
+            index = torch.arange(context, device=tensor.device) % _PROMPT
+            tensor[:, :context] = tensor[:, index]
+    slot.cache.keep(range(_PROMPT, context))
+    blocks: list[Tensor] = []
     at = _PROMPT
-    for size in split:
-        rejected = [tokens[0]] * min(wrong, (target.fixed_rows or 1) - size)
+    for number, size in enumerate(split):
+        room = (target.fixed_rows or 1) - size
+        rejected = [tokens[0]] * min(number % 2, room)
         draft = Draft((*tokens[at + 1 : at + size], *rejected))
-        rows.append(target.score([Work(slot, tokens[at], draft)])[0].logits[:size])
+        blocks.append(target.score([Work(slot, tokens[at], draft)])[0].logits[:size])
         target.commit(slot, range(size - 1))
         at += size
     target.close(slot)
-    return torch.cat(rows)
+    return torch.cat(blocks)
