@@ -13,8 +13,6 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from tests.rigged import ragged, run
-from tests.tiny_models import VOCAB, build, own_logits, tokens_of
 from torch import Tensor
 from transformers import LlamaConfig
 
@@ -25,6 +23,8 @@ from paceline.targets.cached import CachedTarget
 from paceline.targets.dense import Architecture, Checkpoint, DenseDecoder, unsupported
 from paceline.targets.hf import HFDecoder
 from paceline.types import Draft
+from tests.rigged import ragged, run
+from tests.tiny_models import VOCAB, build, own_logits, tokens_of
 
 LLAMA3_ROPE = {
     "rope_type": "llama3",

@@ -8,8 +8,6 @@ from typing import Any
 
 import pytest
 import torch
-from tests.rigged import ragged, run
-from tests.tiny_models import VOCAB, build, tokens_of
 from torch import Tensor
 
 from paceline.drafters.model import ModelDrafter
@@ -22,6 +20,8 @@ from paceline.targets.cached import CachedTarget
 from paceline.targets.dense import DenseDecoder
 from paceline.targets.invariant import KEYS, holds, make_invariant
 from paceline.types import Draft, SamplingParams
+from tests.rigged import ragged, run
+from tests.tiny_models import VOCAB, build, tokens_of
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 SIZES = {"hidden_size": 64, "intermediate_size": 128, "head_dim": 16}

@@ -9,7 +9,6 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.tiny_models import build, own_logits, tokens_of
 from torch import Tensor, nn
 
 from paceline.errors import InvalidInput
@@ -25,6 +24,7 @@ from paceline.targets.packing import (
     pack_modules,
     packing_helps,
 )
+from tests.tiny_models import build, own_logits, tokens_of
 
 ODD = [(1, 1), (3, 5), (17, 7), (33, 96), (64, 129), (257, 64)]
 
