@@ -34,6 +34,10 @@ class ContextOverflow(InvalidInput):
     """A prompt, or a prompt with its answer, that does not fit the context of the model."""
 
 
+class NoTokenLeft(InvalidInput):
+    """Sampling options that, at some place in the text, allow no token at all."""
+
+
 class ModelError(PacelineError):
     """A model that cannot be loaded, or whose files are damaged."""
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 import torch
 from torch import Tensor
 
-from paceline.errors import InvalidInput, ModelError
+from paceline.errors import ModelError, NoTokenLeft
 from paceline.math.candidates import Blocks, cool, truncated_law
 from paceline.math.history import TokenCounts
 from paceline.types import SamplingParams
@@ -183,7 +183,7 @@ class SamplingWarp:
         """See `protocols.Warp.law`.
 
         Raises:
-            InvalidInput: the options leave no token.
+            NoTokenLeft: the options leave no token.
             ModelError: the logits hold NaN or +infinity.
         """
         return self.law_of(self.process(logits, path))
@@ -230,7 +230,7 @@ class SamplingWarp:
 def _check(best: float, *, position: int) -> None:
     """Refuse processed logits, `best` being the largest, that have no law."""
     if best == -torch.inf:
-        raise InvalidInput(
+        raise NoTokenLeft(
             f"the sampling options leave no token at position {position}: every one is banned; "
             "allow more tokens"
         )
