@@ -12,10 +12,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
+import torch
 from torch import Tensor
 from torch.nn import functional
 
-from paceline.errors import InvalidInput
+from paceline.errors import InvalidInput, NoTokenLeft
 from paceline.math.noise import Noise, Purpose
 from paceline.math.warp import SamplingWarp
 from paceline.protocols import Target, Warp, Work
@@ -48,6 +49,9 @@ class ModelDrafter:
             1 - sqrt(entropy_factor * H(q)) (AdaEDL).
         entropy_factor: see `entropy_bound`.
 
+    At temperature 0, where q is a point mass, both bounds look at the softmax of the draft
+    model's logits instead.
+
     Raises:
         InvalidInput: a setting outside its range.
     """
@@ -70,9 +74,21 @@ class ModelDrafter:
                 "the draft's own sampling options take no penalties; leave params out and the "
                 "draft follows the target's, penalties included"
             )
+        if self.params is not None and self.params.seed is not None:
+            raise InvalidInput(
+                "the draft draws from the noise of its sequence and has no seed of its own; leave "
+                "seed out of its params"
+            )
 
     def open(self, target: TargetInfo, capacity: int) -> ModelSession:
         """See `protocols.Drafter.open`."""
+        own = self.params or SamplingParams()
+        named = {*own.logit_bias, *own.banned_token_ids, *(own.allowed_token_ids or ())}
+        if outside := [token for token in named if not 0 <= token < target.vocab_size]:
+            raise InvalidInput(
+                f"the sampling options of drafter 'model' name token {outside[0]}; the vocabulary "
+                f"of {target.name} is 0 to {target.vocab_size - 1}"
+            )
         limit = self.model.info.max_length
         room = capacity if limit is None else min(capacity, limit)
         return ModelSession(self, self.model.open(room), room, target)
@@ -93,13 +109,7 @@ class ModelSession:
         """Cut the draft cache to what became final."""
         old = len(self._committed)
         self._committed += committed.tokens
-        right = min(old, len(self._cached))
-        # The last committed token is always fed again: its logits start the next draft.
-        most = min(len(self._cached), len(self._committed) - 1)
-        while right < most and self._cached[right] == self._committed[right]:
-            right += 1
-        del self._cached[right:]
-        self._model.rollback(self._slot, right)
+        self._keep_cached(min(old, len(self._cached)))
 
     def propose(self, budget: Budget, warp: Warp, noise: Noise) -> Draft:
         """See `protocols.DraftSession.propose`."""
@@ -110,18 +120,25 @@ class ModelSession:
             if budget.num_draft_tokens:
                 self._tell_once()
             return Draft()
+        self._keep_cached(min(position, len(self._cached)))
         warp = self._warp or warp
         tokens: list[int] = []
         laws: list[Tensor] = []
         logits = self._feed(self._committed[len(self._cached) :])
         while True:
-            q = warp.law(fit(logits, self._target.vocab_size), tokens)
-            if self._drafter.entropy_bound and self._too_uncertain(q):
+            try:
+                q = warp.law(logits, tokens)
+            except NoTokenLeft:
+                break  # what the target may say, the draft model cannot
+            belief = self._belief(q, logits, warp)
+            if belief is not None and self._too_uncertain(belief):
                 break
             token = noise.sample(q, position + len(tokens), Purpose.DRAFT)
             tokens.append(token)
             laws.append(q)
-            if len(tokens) == length or float(q[token]) < self._drafter.min_confidence:
+            if len(tokens) == length or (
+                belief is not None and float(belief[token]) < self._drafter.min_confidence
+            ):
                 break
             logits = self._feed([token])
         return Draft(tuple(tokens), probs=None if warp.is_greedy else tuple(laws))
@@ -130,22 +147,39 @@ class ModelSession:
         """See `protocols.DraftSession.close`."""
         self._model.close(self._slot)
 
+    def _keep_cached(self, right: int) -> None:
+        """Cut the draft cache to a prefix of the committed tokens; the first `right` agree."""
+        # The last committed token is always fed again: its logits start the next draft.
+        most = min(len(self._cached), len(self._committed) - 1)
+        right = min(right, most)
+        while right < most and self._cached[right] == self._committed[right]:
+            right += 1
+        del self._cached[right:]
+        self._model.rollback(self._slot, right)
+
     def _feed(self, tokens: Sequence[int]) -> Tensor:
-        """Append tokens to the draft cache; the logits `[V]` behind the last."""
-        vocab = self._model.info.vocab_size
+        """Append tokens to the draft cache; the logits `[V]` behind the last, as the target's."""
+        info = self._model.info
         # Ids that only the target has are padding of its vocabulary; any id stands for them.
-        known = [token if token < vocab else 0 for token in tokens]
-        if len(known) > _CATCH_UP:
+        known = [token if token < info.vocab_size else 0 for token in tokens]
+        most = _CATCH_UP if info.max_draft_tokens is None else info.max_draft_tokens + 1
+        if len(known) > min(_CATCH_UP, most):
             self._model.prefill(self._slot, known[:-1])
             known = known[-1:]
         draft = Draft(tuple(known[1:]))
         scores = self._model.score([Work(self._slot, known[0], draft)])[0]
         self._model.commit(self._slot, range(len(draft)))
         self._cached += tokens
-        return scores.logits[-1]
+        return fit(scores.logits[-1], self._target.vocab_size)
 
-    def _too_uncertain(self, q: Tensor) -> bool:
-        entropy = float(-(q * q.clamp_min(1e-30).log()).sum())
+    def _belief(self, q: Tensor, logits: Tensor, warp: Warp) -> Tensor | None:
+        """What the draft model thinks of the next token; None where nobody asks."""
+        if not self._drafter.entropy_bound and not self._drafter.min_confidence:
+            return None
+        return logits.softmax(dim=-1) if warp.is_greedy else q
+
+    def _too_uncertain(self, belief: Tensor) -> bool:
+        entropy = float(torch.special.entr(belief).sum())
         bound = 1 - math.sqrt(self._drafter.entropy_factor * entropy)
         return bound < self._drafter.entropy_bound
 
