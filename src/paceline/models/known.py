@@ -109,6 +109,11 @@ def models_folder() -> Path:
     return cache_folder() / "models"
 
 
+def place(name: str) -> Path:
+    """Where the GGUF file of a known model lies once it is fetched."""
+    return models_folder() / f"{name}.gguf"
+
+
 def fetch(name: str, progress: Progress | None = None) -> Path:
     """The GGUF file of a known model, brought to this machine if it is not there yet.
 
@@ -128,7 +133,7 @@ def fetch(name: str, progress: Progress | None = None) -> Path:
     if name not in KNOWN:
         raise UnknownName.among("model", name, KNOWN)
     model, tell = KNOWN[name], no_progress if progress is None else progress
-    path = models_folder() / f"{name}.gguf"
+    path = place(name)
     try:
         if _is_whole(path, model, tell):
             return path
