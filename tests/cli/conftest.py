@@ -4,11 +4,11 @@ import json
 
 import pytest
 import torch
-from tests import tiny_tokenizers
 from transformers import LlamaConfig, LlamaForCausalLM
 from typer.testing import CliRunner
 
 from paceline.cli.main import app
+from tests import tiny_tokenizers
 
 CONTEXT = 1024
 VARIABLES = ("PACELINE_DEBUG", "PACELINE_MODELS", "NO_COLOR", "FORCE_COLOR", "COLUMNS")

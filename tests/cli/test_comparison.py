@@ -1,8 +1,8 @@
 import pytest
-from tests.cli.scripted import Scripted
 
 from paceline.cli.comparison import Case, compare, first_difference, prompt_for
 from paceline.errors import InvalidInput
+from tests.cli.scripted import Scripted
 
 CASE = Case("case", "A case", "the prompt")
 

@@ -1,10 +1,10 @@
 import json
 
 import pytest
-from tests.cli.scripted import Scripted
 
 import paceline
 from paceline.cli.demo import CASES
+from tests.cli.scripted import Scripted
 
 
 def test_json_holds_both_answers_to_both_prompts(run, tiny):
@@ -77,7 +77,7 @@ def test_bad_input_is_answered_in_one_line(run, options, message):
 @pytest.mark.slow
 def test_the_real_demo_gives_identical_tokens_and_speeds_up_the_first_prompt(run, monkeypatch):
     monkeypatch.delenv("PACELINE_CACHE")
-    result = run("demo", "--json", "--repeats", 2)
+    result = run("demo", "--json", "--repeats", 1, "--max-tokens", 64)
     assert result.exit_code == 0, result.output
     quote, story = json.loads(result.stdout)["prompts"]
     assert quote["identical"]

@@ -2,10 +2,10 @@ import io
 
 import pytest
 from rich.console import Console
-from tests.cli.scripted import Scripted
-from tests.cli.test_comparison import CASE, compared
 
 from paceline.cli.demo_view import Lines, Screen, verdict
+from tests.cli.scripted import Scripted
+from tests.cli.test_comparison import CASE, compared
 
 
 def timed(none, ngram, **options):

@@ -86,7 +86,8 @@ def demo(
     with terminal.progress(f"loading {model}") as tell:
         import paceline
 
-        target = paceline.load(model, dtype="float32", progress=tell)
+        with terminal.transformers_is_quiet():
+            target = paceline.load(model, dtype="float32", progress=tell)
     console = terminal.out()
     view: View = Silent() if as_json else Lines(console)
     if not as_json:

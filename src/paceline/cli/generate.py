@@ -154,18 +154,19 @@ def generate(
         from paceline.types import SamplingParams
 
         SamplingParams(**sampling)  # refuse what is out of range before a model is loaded
-        target = paceline.load(
-            model, dtype=dtype, storage=storage, invariant=invariant, progress=tell, **trust
-        )
-        draft = None
-        if draft_model is not None:
-            draft = paceline.load(
-                draft_model,
-                storage=draft_storage or "auto",
-                head_tokens=draft_head_tokens,
-                progress=tell,
-                **trust,
+        with terminal.transformers_is_quiet():
+            target = paceline.load(
+                model, dtype=dtype, storage=storage, invariant=invariant, progress=tell, **trust
             )
+            draft = None
+            if draft_model is not None:
+                draft = paceline.load(
+                    draft_model,
+                    storage=draft_storage or "auto",
+                    head_tokens=draft_head_tokens,
+                    progress=tell,
+                    **trust,
+                )
     if isinstance(given, str) and not raw and getattr(target.tokenizer, "chat_template", None):
         given = [{"role": "user", "content": given}]
     request: dict[str, Any] = {

@@ -3,26 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from rich.table import Table
 
 from paceline.cli import options, terminal
-from paceline.models.known import KNOWN, KnownModel, fetch, models_folder
+from paceline.models.known import KNOWN, KnownModel, fetch, models_folder, place
 
 app = typer.Typer(invoke_without_command=True)
 
 
-def place(model: KnownModel) -> Path:
-    """Where the file of a model lies once it is fetched."""
-    return models_folder() / f"{model.name}.gguf"
-
-
 def is_here(model: KnownModel) -> bool:
     """Whether the whole file is there. Its size tells; `fetch` checks what is in it."""
-    path = place(model)
+    path = place(model.name)
     return path.is_file() and path.stat().st_size == model.size_bytes
 
 
@@ -36,7 +30,7 @@ def models_json(models: Iterable[KnownModel]) -> dict[str, Any]:
                 "size_bytes": model.size_bytes,
                 "licence": model.licence,
                 "downloaded": is_here(model),
-                "path": str(place(model)) if is_here(model) else None,
+                "path": str(place(model.name)) if is_here(model) else None,
             }
             for model in models
         ]

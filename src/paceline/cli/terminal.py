@@ -108,6 +108,22 @@ def library_notes() -> Iterator[None]:
 
 
 @contextmanager
+def transformers_is_quiet() -> Iterator[None]:
+    """Keep the bars and the advice of transformers off the screen while a model loads."""
+    from transformers.utils import logging as theirs
+
+    verbosity, bars = theirs.get_verbosity(), theirs.is_progress_bar_enabled()
+    theirs.set_verbosity_error()
+    theirs.disable_progress_bar()
+    try:
+        yield
+    finally:
+        theirs.set_verbosity(verbosity)
+        if bars:
+            theirs.enable_progress_bar()
+
+
+@contextmanager
 def progress(about: str) -> Iterator[Tell]:
     """A teller for slow steps: a bar on a terminal, elsewhere one line for each new step.
 
