@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 import torch
-from tests.tiny_models import one_thread  # noqa: F401
 from torch import Tensor
 
 from paceline.targets.attention import Pass, Segment, attend
 from paceline.targets.cache import KeyValueCache
+from tests.tiny_models import one_thread  # noqa: F401
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

@@ -6,10 +6,10 @@ import random
 
 import pytest
 import torch
-from tests.tiny_models import one_thread  # noqa: F401
 from torch import Tensor
 
 from paceline.targets.cache import SLACK, KeyValueCache
+from tests.tiny_models import one_thread  # noqa: F401
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

@@ -11,15 +11,15 @@ from typing import Any
 
 import pytest
 import torch
-from tests.tiny_models import one_thread  # noqa: F401
 from torch import Tensor
 
-from paceline.errors import ContextOverflow, ContractViolation
+from paceline.errors import ContextOverflow, ContractViolation, InvalidInput
 from paceline.protocols import Work
 from paceline.targets.attention import Pass, attend
 from paceline.targets.cache import SLACK
 from paceline.targets.cached import CachedTarget
 from paceline.types import Draft, TargetInfo
+from tests.tiny_models import one_thread  # noqa: F401
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -83,15 +83,19 @@ MODES: dict[str, dict[str, Any]] = {
 }
 
 
+def branching(mode: str) -> Draft:
+    """A tree where the mode takes one; invariant mode takes chains alone."""
+    return CHAIN if "fixed_rows" in MODES[mode] else TREE
+
+
 @pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("draft", [Draft(), CHAIN, TREE], ids=["none", "chain", "tree"])
 @pytest.mark.parametrize("length", [1, 2, 7])
-def test_scores_are_those_of_every_path(mode: str, draft: Draft, length: int) -> None:
+def test_scores_are_those_of_every_path(mode: str, length: int) -> None:
     target, text = CachedTarget(Toy(), **MODES[mode]), TEXT[:length]
     slot = target.open(20)
     target.prefill(slot, text[:-1])
     assert target.length(slot) == length - 1
-    for _ in range(2):
+    for draft in (Draft(), CHAIN, branching(mode), branching(mode)):
         (scores,) = target.score([Work(slot, text[-1], draft)])
         assert_rows(scores.logits, text, draft)
         assert target.length(slot) == length - 1
@@ -103,7 +107,7 @@ def test_rounds_of_scores_commits_and_rollbacks(mode: str) -> None:
     slot = target.open(200)
     target.prefill(slot, text[:-1])
     for number in range(30):
-        draft = (CHAIN, TREE, Draft())[number % 3]
+        draft = (CHAIN, branching(mode), Draft())[number % 3]
         path = draft.path(number % len(draft)) if len(draft) else ()
         (scores,) = target.score([Work(slot, text[-1], draft)])
         assert_rows(scores.logits, text, draft)
@@ -119,7 +123,12 @@ def test_rounds_of_scores_commits_and_rollbacks(mode: str) -> None:
 def test_one_pass_serves_slots_of_all_kinds(mode: str) -> None:
     decoder = Toy()
     target = CachedTarget(decoder, **MODES[mode])
-    cases = [(TEXT, TREE), (TEXT[:1], Draft()), (TEXT[:3], CHAIN), (TEXT[2:], Draft((1,)))]
+    cases = [
+        (TEXT, branching(mode)),
+        (TEXT[:1], Draft()),
+        (TEXT[:3], CHAIN),
+        (TEXT[2:], Draft((1,))),
+    ]
     slots = [target.open(20) for _ in cases]
     for slot, (text, _) in zip(slots, cases, strict=True):
         target.prefill(slot, text[:-1])
@@ -151,23 +160,33 @@ def test_fixed_rows_pad_every_scoring_pass_to_one_shape() -> None:
     slot = target.open(40)
     target.prefill(slot, TEXT)
     decoder.passes.clear()
-    for draft in (Draft(), CHAIN, TREE):
+    for draft in (Draft(), CHAIN, Draft((1,) * 7)):
         target.score([Work(slot, 5, draft)])
-        target.commit(slot, draft.path(len(draft) - 1))
+        target.commit(slot, range(len(draft)))
     assert [len(batch.tokens) for batch in decoder.passes] == [8, 8, 8]
     assert [batch.segments[0].end for batch in decoder.passes] == [16, 16, 32]
     assert [len(batch.scored) for batch in decoder.passes] == [1, 5, 8]
     assert target.info.max_draft_tokens == 7
     with pytest.raises(ContractViolation, match="Draft at most 7 tokens"):
         target.score([Work(slot, 5, Draft((1,) * 8))])
+    with pytest.raises(InvalidInput, match="invariant mode takes drafts that are chains"):
+        target.score([Work(slot, 5, TREE)])
 
 
-@pytest.mark.parametrize("mode", ["plain", "fixed rows and keys"])
-def test_a_draft_with_more_nodes_than_spare_rows_fits_at_the_very_end(mode: str) -> None:
+def test_padding_beyond_the_spare_rows_fits_at_the_very_end() -> None:
+    target = CachedTarget(Toy(), fixed_rows=3 * SLACK, fixed_keys=16)
+    slot = target.open(len(TEXT) + 1)
+    target.prefill(slot, TEXT[:-1])
+    draft = Draft((4,))
+    assert_rows(target.score([Work(slot, TEXT[-1], draft)])[0].logits, TEXT, draft)
+    target.commit(slot, (0,))
+    assert target.length(slot) == len(TEXT) + 1
+
+
+def test_a_draft_with_more_nodes_than_spare_rows_fits_at_the_very_end() -> None:
     nodes = 3 * SLACK
     wide = Draft(tuple(i % VOCAB for i in range(nodes)), parents=(-1,) * nodes)
-    options = {**MODES[mode], **({"fixed_rows": nodes + 1} if mode != "plain" else {})}
-    target = CachedTarget(Toy(), **options)
+    target = CachedTarget(Toy())
     slot = target.open(len(TEXT) + 1)
     target.prefill(slot, TEXT[:-1])
     assert_rows(target.score([Work(slot, TEXT[-1], wide)])[0].logits, TEXT, wide)

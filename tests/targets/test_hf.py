@@ -12,18 +12,6 @@ from typing import Any
 import pytest
 import torch
 import transformers
-from tests.rigged import assert_r0, flip, oracle, ragged, run
-from tests.tiny_models import (
-    FAMILIES,
-    VOCAB,
-    WINDOWED,
-    build,
-    one_thread,  # noqa: F401
-    own_logits,
-    randomise,
-    tiny,
-    tokens_of,
-)
 from torch import Tensor, nn
 
 import paceline.targets.hf
@@ -36,6 +24,18 @@ from paceline.targets.cache import KeyValueCache
 from paceline.targets.cached import CachedTarget
 from paceline.targets.hf import HFDecoder
 from paceline.types import Draft
+from tests.rigged import assert_r0, flip, oracle, ragged, run
+from tests.tiny_models import (
+    FAMILIES,
+    VOCAB,
+    WINDOWED,
+    build,
+    one_thread,  # noqa: F401
+    own_logits,
+    randomise,
+    tiny,
+    tokens_of,
+)
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 import torch
-from tests.tiny_models import build, one_thread  # noqa: F401
 from torch import Tensor
 
 from paceline.errors import ContractViolation, InvalidInput
@@ -18,6 +17,7 @@ from paceline.targets.invariant import make_invariant
 from paceline.targets.table import TableSlot, TableTarget
 from paceline.testing import TargetRule, check_target
 from paceline.types import Draft, Scores, TargetInfo
+from tests.tiny_models import build, one_thread  # noqa: F401
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -55,12 +55,19 @@ def test_tables_pass(target: Target) -> None:
         ("llama", {}),
         ("mistral-window", {}),
         ("gemma2", {"prefill_rows": 2}),
-        ("mistral-window", {"fixed_rows": 4, "fixed_keys": 8}),
-        ("llama", {"fixed_rows": 1}),
     ],
 )
 def test_models_pass(family: str, options: dict[str, int]) -> None:
     check_target(CachedTarget(HFDecoder(build(family)), **options))
+
+
+@pytest.mark.parametrize("rows", [1, 4])
+def test_models_in_a_fixed_shape_pass_with_chains(rows: int) -> None:
+    target = CachedTarget(HFDecoder(build("mistral-window")), fixed_rows=rows, fixed_keys=8)
+    check_target(target, trees=False)
+    if rows > 1:
+        with pytest.raises(ContractViolation, match="invariant mode takes drafts that are chains"):
+            check_target(target)
 
 
 def test_a_model_with_learned_positions_passes_to_its_last_token() -> None:
@@ -70,7 +77,7 @@ def test_a_model_with_learned_positions_passes_to_its_last_token() -> None:
 def test_invariant_mode_in_bfloat16_passes() -> None:
     target = make_invariant(HFDecoder(build("llama").bfloat16()))
     prompts = [(5, 9, 31), (40, 2, 17, 17, 8)]
-    check_target(target, prompts, tolerance=0.02)
+    check_target(target, prompts, tolerance=0.02, trees=False)
 
 
 # ---------------------------------------------------------------- what is wrong

@@ -48,6 +48,9 @@ class TargetRule(StrEnum):
 PARENTS = (-1, -1, 0, 1, 1, 4, 0)
 """A tree with siblings on two levels, whose deepest path is not its first."""
 
+DEPTH = 3
+"""The length of its longest path."""
+
 ROOM = 6
 """The tokens that a draft and what follows it add to a prompt."""
 
@@ -63,13 +66,15 @@ class Check:
     its own: a target that mixes up slots is to fail where that is checked.
     """
 
-    def __init__(self, target: Target, tolerance: float) -> None:
-        self.target, self.tolerance = target, tolerance
+    def __init__(self, target: Target, tolerance: float, trees: bool) -> None:
+        self.target, self.tolerance, self.trees = target, tolerance, trees
         self._rows: dict[tuple[int, ...], Tensor] = {}
         self._noted: list[tuple[TargetRule, Tensor, tuple[int, ...], str]] = []
 
     def tree(self) -> Draft:
-        """A tree of `PARENTS`, as far as the target takes it."""
+        """A tree of `PARENTS`, as far as the target takes it; a short chain if it takes none."""
+        if not self.trees:
+            return self.chain(DEPTH)
         tokens = self._tokens(len(PARENTS), 0)
         return Draft(tokens, PARENTS[: len(tokens)])
 

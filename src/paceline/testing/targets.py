@@ -26,6 +26,7 @@ def check_target(
     prompts: Sequence[Sequence[int]] | None = None,
     *,
     tolerance: float = 1e-4,
+    trees: bool = True,
 ) -> None:
     """Hold a target against its contract; return if it keeps every rule of `TargetRule`.
 
@@ -38,6 +39,7 @@ def check_target(
         tolerance: how far two logits may be apart that should be equal, as a share of the largest
             logit of their row, or of 1 where that is less. The default is for float32; bfloat16
             needs .05 or so.
+        trees: check with trees; False for a target that takes chains alone (invariant mode).
 
     Raises:
         ContractViolation: a rule is broken; the message names the target and the rule.
@@ -47,7 +49,7 @@ def check_target(
         >>> from paceline.targets.table import TableTarget
         >>> check_target(TableTarget(torch.tensor([[0.5, 0.5], [0.9, 0.1]])))
     """
-    check = Check(target, tolerance)
+    check = Check(target, tolerance, trees)
     with check.calls(TargetRule.INFO):
         info = target.info
     _check_info(check, info)
