@@ -208,6 +208,7 @@ def _write_weights(
                     f"{shapes[name]}"
                 )
             file.write(name, tensor)
+            del tensor  # or it would stay while the next one is unpacked
             progress(file.written, file.size, f"converting {head.path.name}")
         if file.missing:
             raise UnsupportedModel(

@@ -66,7 +66,11 @@ def converted_tensors(head: Head, model: Any) -> Iterator[tuple[str, torch.Tenso
             if result.name is not None:
                 if result.name not in names:
                     raise without_place(head, result.name)
-                yield names[result.name], torch.from_numpy(np.ascontiguousarray(result.weights))
+                name = names[result.name]
+                tensor = torch.from_numpy(np.ascontiguousarray(result.weights))
+                del result  # so that the one who takes the tensor can let go of it
+                yield name, tensor
+                del tensor
             for name in [name for name in gathered if not waiting[name]]:
                 yield name, gathered.pop(name)
 
