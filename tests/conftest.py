@@ -15,4 +15,4 @@ settings.register_profile("explore", deadline=None, max_examples=2000, print_blo
 settings.load_profile("paceline")
 
 # Tiny models gain nothing from more threads and lose much to their start-up.
-torch.set_num_threads(min(2, torch.get_num_threads()))
+torch.set_num_threads(1)

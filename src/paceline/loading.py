@@ -85,7 +85,9 @@ def load_files(
             f"int8 and int4 storage and a cut head need the lean decoder, which does not take "
             f"{files.name}: {reason}; leave these options out"
         )
-    return Loaded(_modules(files.folder, files.name, wanted, storage, trust_remote_code), tokenizer, ends)
+    return Loaded(
+        _modules(files.folder, files.name, wanted, storage, trust_remote_code), tokenizer, ends
+    )
 
 
 def load_object(model: Any, tokenizer: Any, storage: Storage) -> Loaded:
@@ -102,7 +104,8 @@ def load_object(model: Any, tokenizer: Any, storage: Storage) -> Loaded:
 
 def native_dtype() -> torch.dtype:
     """bfloat16 where the processor multiplies it, float32 elsewhere."""
-    native = torch.backends.mkldnn.is_available() and torch.ops.mkldnn._is_mkldnn_bf16_supported()
+    has_mkldnn = torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
+    native = has_mkldnn and torch.ops.mkldnn._is_mkldnn_bf16_supported()
     return torch.bfloat16 if native else torch.float32
 
 
@@ -151,5 +154,8 @@ def _head_ids(
         return None
     if isinstance(head_tokens, int):
         head_tokens = range(min(require_int("head_tokens", head_tokens, low=1), vocab_size))
-    ids = {*head_tokens, *ends, *getattr(tokenizer, "all_special_ids", ())}
+    wanted = frozenset(head_tokens)
+    for token in wanted:
+        require_int("each of head_tokens", token, low=0, high=vocab_size - 1)
+    ids = {*wanted, *ends, *getattr(tokenizer, "all_special_ids", ())}
     return torch.tensor(sorted(token for token in ids if 0 <= token < vocab_size))

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Sequence
 from time import perf_counter
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 import torch
 from torch import Tensor
@@ -239,6 +239,6 @@ def pack_modules(model: torch.nn.Module, storage: Storage) -> bool:
 
 
 def _replace(model: torch.nn.Module, name: str, storage: Storage) -> None:
-    child = model.get_submodule(name)
+    child: Any = model.get_submodule(name)
     bias = None if child.bias is None else child.bias.detach()
     model.set_submodule(name, _PackedModule(make_linear(child.weight.detach(), bias, storage)))
