@@ -6,6 +6,7 @@ The built-in drafters, rules and controllers are registered in the same way as t
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import fields, is_dataclass
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any, Literal
 
@@ -54,8 +55,7 @@ def make(kind: Kind, name: str, settings: Mapping[str, Any]) -> Any:
         UnknownName: an unknown name, or a setting that the plug-in does not have.
     """
     plugin = find(kind, name)
-    fields = getattr(plugin, "__dataclass_fields__", {})
-    known = [name for name, field in fields.items() if field.init]
+    known = [item.name for item in fields(plugin) if item.init] if is_dataclass(plugin) else []
     for setting in settings:
         if setting not in known:
             raise UnknownName.among(f"setting of {kind} {name!r}:", setting, known)

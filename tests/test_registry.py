@@ -1,0 +1,110 @@
+"""Names to plug-ins, those of others included."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from dataclasses import dataclass
+from importlib.metadata import EntryPoint
+from typing import Any, ClassVar
+
+import pytest
+
+from paceline import registry
+from paceline.drafters.ngram import NgramDrafter
+from paceline.errors import InvalidInput, PacelineError, UnknownName
+from paceline.math.verify.token import TokenVerifier
+
+
+@dataclass(frozen=True)
+class Foreign:
+    """A third party's drafter."""
+
+    name: ClassVar[str] = "foreign"
+    depth: int
+    width: int = 2
+
+
+@pytest.fixture
+def foreign(monkeypatch: pytest.MonkeyPatch) -> None:
+    places = {
+        "foreign": f"{__name__}:Foreign",
+        "broken": "no_such_module_anywhere:Drafter",
+        "renamed": "paceline.drafters.ngram:OldName",
+    }
+
+    def entry_points(*, group: str) -> list[EntryPoint]:
+        return [EntryPoint(name, place, group) for name, place in places.items()]
+
+    monkeypatch.setattr(registry, "entry_points", entry_points)
+    monkeypatch.setitem(sys.modules, __name__, sys.modules[__name__])
+
+
+def test_the_built_in_names() -> None:
+    assert {"model", "ngram", "none"} <= set(registry.names("drafter"))
+    assert {"coupling", "token"} <= set(registry.names("verifier"))
+    assert "fixed" in registry.names("controller")
+
+
+@pytest.mark.parametrize("kind", ["drafter", "verifier", "controller"])
+def test_each_is_registered_under_its_own_name(kind: Any) -> None:
+    for name in registry.names(kind):
+        assert registry.find(kind, name).name == name
+
+
+def test_make_builds_with_settings() -> None:
+    assert registry.make("drafter", "ngram", {"max_ngram": 5}) == NgramDrafter(max_ngram=5)
+    assert registry.make("verifier", "token", {}) == TokenVerifier()
+
+
+def test_unknown_names_name_the_nearest() -> None:
+    with pytest.raises(UnknownName, match="unknown drafter 'ngrma'; did you mean 'ngram'"):
+        registry.find("drafter", "ngrma")
+    with pytest.raises(UnknownName, match="unknown verifier 'tokens'; did you mean 'token'"):
+        registry.make("verifier", "tokens", {})
+
+
+def test_unknown_settings_name_the_nearest_of_those_that_can_be_set() -> None:
+    with pytest.raises(UnknownName, match="did you mean 'max_ngram'") as caught:
+        registry.make("drafter", "ngram", {"max_ngrams": 5})
+    known = str(caught.value).partition("Known: ")[2]
+    assert known == "match, max_ngram, min_ngram, references"
+    with pytest.raises(UnknownName, match=r"setting of drafter 'none': 'depth'.*Known: none$"):
+        registry.make("drafter", "none", {"depth": 5})
+
+
+def test_a_bad_value_is_the_plug_in_s_own_error() -> None:
+    with pytest.raises(InvalidInput, match="max_ngram must be at least 1"):
+        registry.make("drafter", "ngram", {"max_ngram": 0})
+
+
+@pytest.mark.usefixtures("foreign")
+class TestOthers:
+    def test_listing_imports_nothing(self) -> None:
+        assert registry.names("drafter") == ["broken", "foreign", "renamed"]
+
+    def test_they_are_built_in_the_same_way(self) -> None:
+        made = registry.make("drafter", "foreign", {"depth": 3})
+        assert (made.depth, made.width) == (3, 2)
+
+    def test_a_missing_setting(self) -> None:
+        with pytest.raises(InvalidInput, match=r"drafter 'foreign': .*'depth'"):
+            registry.make("drafter", "foreign", {})
+
+    @pytest.mark.parametrize("name", ["broken", "renamed"])
+    def test_one_that_cannot_be_imported(self, name: str) -> None:
+        with pytest.raises(PacelineError, match=r"cannot be imported.*reinstall") as caught:
+            registry.find("drafter", name)
+        assert not isinstance(caught.value, UnknownName)
+
+
+def test_finding_one_imports_its_module_alone() -> None:
+    code = (
+        "import sys\n"
+        "from paceline import registry\n"
+        "registry.find('drafter', 'ngram')\n"
+        "assert 'paceline.drafters.ngram' in sys.modules\n"
+        "assert 'paceline.drafters.model' not in sys.modules\n"
+        "assert 'transformers' not in sys.modules\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
