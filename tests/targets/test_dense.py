@@ -300,7 +300,7 @@ class TestFiles:
             lean(model)
 
     def test_no_files(self, tmp_path: Path) -> None:
-        with pytest.raises(ModelError, match="no model.safetensors"):
+        with pytest.raises(ModelError, match=r"no model\.safetensors"):
             Checkpoint(tmp_path)
 
 
