@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import secrets
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
@@ -9,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from time import perf_counter
 from typing import Any, TypedDict, Unpack, overload
+from weakref import WeakSet
 
 import torch
 
@@ -22,6 +24,7 @@ from paceline.math.warp import Processor
 from paceline.metrics import Metrics
 from paceline.models import Progress
 from paceline.protocols import Drafter, Target, Verifier
+from paceline.request import length_limit, token_ids
 from paceline.targets.cached import CachedTarget, Decoder
 from paceline.targets.invariant import make_invariant
 from paceline.targets.packing import Storage
@@ -46,13 +49,14 @@ class Options(TypedDict, total=False):
         verify: a registered rule, or a rule. "token" where left out.
         max_tokens: the longest answer; 256 where left out, None goes on to the context's end.
         min_tokens: before this length the answer cannot end.
-        stop: a text, or several, that end the answer and are not part of it.
+        stop: a text, or several, that end the answer and are not part of it; None is none.
         stop_token_ids: tokens that end the answer, besides the model's own.
         ignore_eos: go on when the model says that the answer ends.
         logprobs: report log-probabilities, and those of this many of the most probable tokens.
         processors: functions from token ids so far and logits to logits.
         draft_processors: those of them that may run on draft logits too, having no state.
-        seed and the rest: see `types.SamplingParams`.
+        seed: the same seed, prompt and options give the same answer; None takes a fresh one.
+        temperature and the rest: see `types.SamplingParams`.
     """
 
     drafter: str | Drafter
@@ -62,8 +66,8 @@ class Options(TypedDict, total=False):
     verify: str | Verifier
     max_tokens: int | None
     min_tokens: int
-    stop: str | Sequence[str]
-    stop_token_ids: Iterable[int]
+    stop: str | Sequence[str] | None
+    stop_token_ids: Iterable[int] | None
     ignore_eos: bool
     logprobs: int | None
     processors: Sequence[Processor]
@@ -86,7 +90,11 @@ _SAMPLING = SamplingParams.__dataclass_fields__.keys()
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """The text that one token brought, and whether the token was drafted and accepted."""
+    """The text that one token brought, and whether the token was drafted and accepted.
+
+    Text may be held back until it is known not to be part of a stop string or a broken character;
+    it comes with a later token, or at the end in a piece that names the last token again.
+    """
 
     text: str
     token_id: int
@@ -114,10 +122,11 @@ class Generation:
         token_ids: with the token that ended it.
         finish_reason: "stop" or "length".
         num_prompt_tokens: the length of the prompt.
-        seed: gives the same answer again.
+        seed: gives the same answer again, alone or in company.
         drafter, exact: how it was drafted, and whether the rule is exact.
         metrics: what the rounds counted and took.
-        decode_seconds: from the end of the prefill to the last token.
+        decode_seconds: from the end of the prefill to the last token, without the time that the
+            reader of a stream takes.
         load_seconds: what loading the model took, once.
         logprobs, top_logprobs: one a token, where they were asked for.
     """
@@ -245,7 +254,7 @@ def load(
     )
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
 class LanguageModel:
     """A loaded model. Several threads may use one. Make it with `load`."""
 
@@ -255,6 +264,7 @@ class LanguageModel:
     eos_token_ids: frozenset[int]
     load_seconds: float = 0.0
     _drafts: dict[str, LanguageModel] = field(default_factory=dict, repr=False)
+    _checked: WeakSet[LanguageModel] = field(default_factory=WeakSet, repr=False)
 
     @property
     def name(self) -> str:
@@ -276,24 +286,33 @@ class LanguageModel:
 
         Args:
             prompt: a text, chat messages, or token ids.
-            n: this many independent samples, as a list; None is one answer.
+            n: this many independent samples, as a list; None is one answer. The i-th of them is
+                what `seed + i` gives alone.
             options: see `Options`.
 
         Raises:
             InvalidInput: an option or prompt that cannot be used.
         """
         if n is None:
-            return self.generate_batch([prompt], **options)[0]
-        return self.generate_batch([prompt] * require_int("n", n, low=1), **options)
+            return self._run(self._jobs([prompt], options))[0]
+        prompts = [prompt] * require_int("n", n, low=1)
+        return self._run(self._jobs(prompts, options, samples=True))
 
     def generate_batch(
         self, prompts: Sequence[Prompt], **options: Unpack[Options]
     ) -> list[Generation]:
         """Answer several prompts together, one target pass a round for all of them.
 
-        Each gets what it would get alone. The i-th of them has random numbers of its own.
+        Each gets what it would get alone, with the same seed.
         """
-        jobs = self._jobs(prompts, options)
+        if isinstance(prompts, (str, Mapping)) or not isinstance(prompts, Sequence):
+            raise InvalidInput(
+                f"generate_batch takes a list of prompts; for one prompt use generate. It was "
+                f"given {prompts!r:.80}"
+            )
+        return self._run(self._jobs(prompts, options))
+
+    def _run(self, jobs: Sequence[_Job]) -> list[Generation]:
         for event in decode(self.target, jobs[0].verifier, [job.request for job in jobs]):
             jobs[event.index].take(event)
         return [job.generation(self.load_seconds) for job in jobs]
@@ -302,7 +321,8 @@ class LanguageModel:
         """Answer a prompt piece by piece: `Chunk`s as they come, then the `Generation`.
 
         Characters are never split, and nothing that may yet turn out to be a stop string is
-        shown. Closing the iterator stops the generation.
+        shown. Closing the iterator stops the generation. Options and prompts that cannot be
+        used raise here, before the first piece is asked for.
         """
         (job,) = self._jobs([prompt], options)
         events = decode(self.target, job.verifier, [job.request])
@@ -310,12 +330,30 @@ class LanguageModel:
 
     def encode(self, prompt: Prompt) -> list[int]:
         """The token ids of a prompt: chat messages through the model's template."""
-        if not isinstance(prompt, str) and not any(isinstance(part, Mapping) for part in prompt):
-            return list(prompt)  # type: ignore[arg-type]
-        return encode_prompt(self._needed_tokenizer("a text prompt"), prompt)
+        if isinstance(prompt, str):
+            return encode_prompt(self._needed_tokenizer("a text prompt"), prompt)
+        if isinstance(prompt, bytes) or not isinstance(prompt, Iterable):
+            raise InvalidInput(
+                f"a prompt is a text, chat messages or token ids; it is {prompt!r:.80}"
+            )
+        parts = list(prompt)
+        if isinstance(prompt, Mapping) or any(isinstance(part, Mapping) for part in parts):
+            return encode_prompt(self._needed_tokenizer("a chat prompt"), prompt)  # type: ignore[arg-type]
+        if any(isinstance(part, str) for part in parts):
+            raise InvalidInput(
+                "a prompt is a text, chat messages or token ids; this is a list of texts: answer "
+                "several prompts with generate_batch"
+            )
+        return token_ids(parts)  # type: ignore[arg-type]
 
-    def _jobs(self, prompts: Sequence[Prompt], options: Options) -> list[_Job]:
-        """Turn options into requests; everything that can be wrong with them is found here."""
+    def _jobs(
+        self, prompts: Sequence[Prompt], options: Options, *, samples: bool = False
+    ) -> list[_Job]:
+        """Turn options into requests; everything that can be wrong with them is found here.
+
+        Every prompt gets the seed of the options, or a fresh one; `samples` of one prompt get one
+        after the other.
+        """
         for name in options:
             if name not in Options.__annotations__:
                 raise UnknownName.among("option", name, Options.__annotations__)
@@ -327,32 +365,49 @@ class LanguageModel:
         drafter = self._drafter(options)
         sampling = {name: options[name] for name in _SAMPLING if name in options}  # type: ignore[literal-required]
         params = SamplingParams(**sampling)
-        seed = secrets.randbits(63) if params.seed is None else params.seed
-        stops = options.get("stop", ())
+        stops = options.get("stop") or ()
         stops = [stops] if isinstance(stops, str) else list(stops)
-        ends = frozenset(options.get("stop_token_ids", ()))
+        min_tokens = options.get("min_tokens", 0)
+        ends = self._stop_token_ids(options)
         if not options.get("ignore_eos", False):
             ends |= self.eos_token_ids
         jobs = []
-        for stream, prompt in enumerate(prompts):
+        first_seed = _seed(params)
+        for number, prompt in enumerate(prompts):
+            seed = (first_seed + number) % 2**64 if samples else _seed(params)
             rules = [StopStrings(self._needed_tokenizer("stop strings"), stops)] if stops else []
             request = Request(
                 prompt=self.encode(prompt),
                 drafter=drafter,
                 controller=FixedController(options.get("num_draft_tokens", 5)),
-                noise=SeededNoise(seed, stream),
+                noise=SeededNoise(seed),
                 params=params,
                 max_tokens=options.get("max_tokens", DEFAULT_MAX_TOKENS),
-                min_tokens=options.get("min_tokens", 0),
+                min_tokens=min_tokens,
                 stop_token_ids=ends,
                 stop_rules=rules,
                 processors=options.get("processors", ()),
                 draft_processors=options.get("draft_processors", ()),
                 logprobs=options.get("logprobs"),
             )
-            text = None if self.tokenizer is None else TextStream(self.tokenizer, stops)
+            length_limit(request, request.prompt, self.target.info)
+            text = None if self.tokenizer is None else TextStream(self.tokenizer, stops, min_tokens)
             jobs.append(_Job(request, verifier, seed, text))
         return jobs
+
+    def _stop_token_ids(self, options: Options) -> frozenset[int]:
+        """Those that the caller names; a model may name more than its vocabulary has."""
+        given = options.get("stop_token_ids")
+        vocab_size = self.target.info.vocab_size
+        try:
+            ids = frozenset(operator.index(token) for token in given or ())
+        except TypeError:
+            raise InvalidInput(f"stop_token_ids must be token ids; it is {given!r:.80}") from None
+        if outside := [token for token in ids if not 0 <= token < vocab_size]:
+            raise InvalidInput(
+                f"stop_token_ids take ids from 0 to {vocab_size - 1}; got {outside[0]}"
+            )
+        return ids
 
     def _drafter(self, options: Options) -> Drafter:
         draft_model = options.get("draft_model")
@@ -375,6 +430,8 @@ class LanguageModel:
                 raise InvalidInput(f"drafter {drafter!r} takes no draft_model; leave it out")
             settings["model"] = self._draft_model(draft_model).target
         if references := settings.get("references"):
+            if isinstance(references, str):
+                references = [references]
             settings["references"] = tuple(
                 tuple(self.encode(reference)) for reference in references
             )
@@ -382,15 +439,21 @@ class LanguageModel:
         return drafter_object
 
     def _draft_model(self, source: LanguageModel | str | Path) -> LanguageModel:
+        if not isinstance(source, (LanguageModel, str, Path)):
+            raise InvalidInput(
+                f"draft_model must be a name, a path or a loaded model; it is a "
+                f"{type(source).__name__}: load it first, with paceline.load(model, tokenizer)"
+            )
+        # Loaded, and its tokenizer compared, once: the next call drafts at once.
         if isinstance(source, LanguageModel):
             draft = source
         else:
-            # Loaded once: the next call with the same name drafts at once.
             if str(source) not in self._drafts:
                 self._drafts[str(source)] = load(source)
             draft = self._drafts[str(source)]
-        if self.tokenizer is not None and draft.tokenizer is not None:
+        if draft not in self._checked and None not in (self.tokenizer, draft.tokenizer):
             check_same_tokenizer(self, draft)
+            self._checked.add(draft)
         return draft
 
     def _needed_tokenizer(self, purpose: str) -> Any:
@@ -420,6 +483,11 @@ def check_same_tokenizer(target: LanguageModel, draft: LanguageModel) -> None:
         )
 
 
+def _seed(params: SamplingParams) -> int:
+    """The seed that was asked for, or a fresh one."""
+    return secrets.randbits(63) if params.seed is None else params.seed
+
+
 class _Job:
     """One answer in the making: a fold over the events of its sequence."""
 
@@ -432,7 +500,9 @@ class _Job:
         self.logprobs: list[float] = []
         self.top_logprobs: list[tuple[tuple[int, float], ...]] = []
         self.finish_reason = ""
+        self.last_drafted = False
         self.start = self.end = perf_counter()
+        self.paused = 0.0
 
     def take(self, event: Event) -> Chunk | None:
         """Take in an event; the text that it brought."""
@@ -443,11 +513,12 @@ class _Job:
         elif isinstance(event, Finished):
             self.finish_reason = event.reason.value
             rest = "" if self.text is None else self.text.finish()
-            return Chunk((Piece(rest, self.tokens[-1], drafted=False),)) if rest else None
+            return Chunk((Piece(rest, self.tokens[-1], self.last_drafted),)) if rest else None
         else:
             self.tokens += event.tokens
             self.logprobs += event.logprobs or ()
             self.top_logprobs += event.top_logprobs or ()
+            self.last_drafted = len(event.tokens) == event.num_accepted_tokens
             return Chunk(tuple(self._pieces(event)))
         return None
 
@@ -468,7 +539,7 @@ class _Job:
             drafter=self.request.drafter.name,
             exact=self.verifier.exact,
             metrics=self.metrics,
-            decode_seconds=self.end - self.start,
+            decode_seconds=self.end - self.start - self.paused,
             load_seconds=load_seconds,
             logprobs=tuple(self.logprobs) if asked else None,
             top_logprobs=tuple(self.top_logprobs) if asked else None,
@@ -481,5 +552,7 @@ def _stream(
     with closing(events):
         for event in events:
             if (chunk := job.take(event)) is not None:
+                start = perf_counter()
                 yield chunk
+                job.paused += perf_counter() - start
     yield job.generation(load_seconds)
