@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
-from tests.rigged import Line, oracle
-from tests.tiny_models import tiny, tokens_of
 from torch import Tensor
 
 from paceline.huggingface import speculate
+from tests.rigged import Line, oracle
+from tests.tiny_models import tiny, tokens_of
 
 REPETITIVE = (5, 9, 7) * 3
 """A prompt that an n-gram drafter finds much in."""

@@ -6,29 +6,18 @@ import itertools
 import math
 import threading
 from collections import Counter
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import torch
 import transformers
-from tests.huggingface.doors import REPETITIVE, Recorder, answer, ids, oracle_of, padded, prompts
-from tests.tiny_models import build, tiny
-from tests.tiny_tokenizers import byte_level
 from torch import Tensor
 from transformers import TextIteratorStreamer, TextStreamer
 
 from paceline.huggingface import speculate
-
-
-@pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
-    """Tiny products gain nothing from threads, and wait for them on a busy machine."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-
+from tests.huggingface.doors import REPETITIVE, Recorder, answer, ids, oracle_of, padded, prompts
+from tests.tiny_models import build, tiny
+from tests.tiny_tokenizers import byte_level
 
 # ---------------------------------------------------------------- streamers
 

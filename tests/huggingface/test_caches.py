@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import torch
-from tests.huggingface.doors import REPETITIVE, answer, ids, padded, prompts
-from tests.tiny_models import build, tiny, tokens_of
 from torch import Tensor
 from transformers import DynamicCache, StaticCache
 
@@ -17,15 +14,8 @@ from paceline.errors import InvalidInput
 from paceline.events import Prefilled
 from paceline.huggingface import speculate
 from paceline.targets.cached import CachedTarget
-
-
-@pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
-    """Tiny products gain nothing from threads, and wait for them on a busy machine."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
+from tests.huggingface.doors import REPETITIVE, answer, ids, padded, prompts
+from tests.tiny_models import build, tiny, tokens_of
 
 
 @pytest.fixture

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 import torch
-from tests.tiny_models import tokens_of
 from torch import Tensor
 from transformers import (
     LogitNormalization,
@@ -25,6 +24,7 @@ from transformers.generation import logits_process as library
 from paceline.huggingface.processors import _OF_ROW, _PURE, split_warpers
 from paceline.math.warp import SamplingWarp
 from paceline.types import SamplingParams
+from tests.tiny_models import tokens_of
 
 
 def law(processors: list[Any], logits: Tensor, tokens: tuple[int, ...]) -> Tensor:

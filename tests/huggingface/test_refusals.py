@@ -2,30 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import torch
 import transformers
-from tests.huggingface.doors import Recorder, ids, padded, same
-from tests.tiny_models import build, tiny, tokens_of
 from torch import Tensor
 from transformers import CompileConfig, GenerationConfig
 
 from paceline.errors import ContextOverflow, InvalidInput, UnsupportedModel
 from paceline.huggingface import speculate
+from paceline.targets.cached import CachedTarget
+from tests.huggingface.doors import Recorder, ids, padded, same
+from tests.tiny_models import build, tiny, tokens_of
 
 PROMPT = (5, 6, 7)
-
-
-@pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
-    """Tiny products gain nothing from threads, and wait for them on a busy machine."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 def call(model: Any = None, **options: Any) -> Any:
@@ -168,8 +159,6 @@ def test_harmless_options_are_taken() -> None:
 
 
 def test_a_prompt_may_be_prefilled_in_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
-    from paceline.targets.cached import CachedTarget
-
     sizes: list[int] = []
     run = CachedTarget._run
 

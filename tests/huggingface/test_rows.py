@@ -3,24 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 import torch
-from tests.huggingface.doors import (
-    DRAFTERS,
-    REPETITIVE,
-    answer,
-    ids,
-    oracle_of,
-    padded,
-    prompts,
-    same,
-)
-from tests.rigged import flip, oracle
-from tests.tiny_models import VOCAB, build, tiny, tokens_of
-from tests.tiny_tokenizers import byte_level
 from torch import Tensor
 from transformers import (
     LogitsProcessor,
@@ -36,16 +23,19 @@ from transformers import (
 from paceline.errors import InvalidInput
 from paceline.events import Round
 from paceline.huggingface import speculate
-
-
-@pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
-    """Tiny products gain nothing from threads, and wait for them on a busy machine."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-
+from tests.huggingface.doors import (
+    DRAFTERS,
+    REPETITIVE,
+    answer,
+    ids,
+    oracle_of,
+    padded,
+    prompts,
+    same,
+)
+from tests.rigged import flip, oracle
+from tests.tiny_models import VOCAB, build, tiny, tokens_of
+from tests.tiny_tokenizers import byte_level
 
 # ---------------------------------------------------------------- the library's processors
 
@@ -329,6 +319,33 @@ def test_own_criteria_end_the_answer_at_any_offset_of_a_block(offset: int) -> No
             assert ours.seen == theirs.seen
 
 
+def test_criteria_see_the_scores_that_are_returned() -> None:
+    """Of sampling too, where temperature and truncation are done elsewhere than by processors."""
+    model, seen = tiny("llama"), []
+
+    class Watching(StoppingCriteria):
+        def __call__(self, input_ids: Tensor, scores: Any, **_: Any) -> Tensor:
+            seen.append(tuple(scores))
+            return torch.tensor([False])
+
+    output = model.generate(
+        ids(REPETITIVE),
+        max_new_tokens=8,
+        do_sample=True,
+        temperature=0.7,
+        top_k=5,
+        repetition_penalty=1.3,
+        return_dict_in_generate=True,
+        output_scores=True,
+        stopping_criteria=StoppingCriteriaList([Watching()]),
+        custom_generate=speculate(draft_model=model, seed=5),
+    )
+    assert [len(scores) for scores in seen] == list(range(1, 9))
+    for scores in seen:
+        for found, returned in zip(scores, output.scores, strict=False):
+            torch.testing.assert_close(found, returned, rtol=0, atol=0)
+
+
 def test_processors_and_criteria_are_called_in_turn() -> None:
     model = tiny("llama")
 
@@ -460,3 +477,17 @@ def test_one_stop_string_needs_no_list() -> None:
     speculation = speculate(stop_strings=end, tokenizer=tokenizer)
     found = model.generate(ids(prompt), max_new_tokens=12, custom_generate=speculation)
     assert found.tolist() == plain.tolist()
+
+
+def test_processors_see_float32_whatever_the_model_is_in() -> None:
+    model = build("llama").double()
+    call = {"input_ids": ids(REPETITIVE), "max_new_tokens": 8}
+    theirs, ours = Recording(), Recording()
+    plain = model.generate(**call, logits_processor=LogitsProcessorList([theirs]))
+    found = model.generate(
+        **call,
+        logits_processor=LogitsProcessorList([ours]),
+        custom_generate=speculate(draft_model=tiny("gpt2")),
+    )
+    assert found.tolist() == plain.tolist()
+    assert ours.seen == theirs.seen

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import torch
+
+import paceline
+from paceline.events import Finished, Round
+from paceline.huggingface import SpeculativeOutput, speculate
+from paceline.targets.cached import CachedTarget
+from paceline.targets.hf import HFDecoder
 from tests.huggingface.doors import (
     DRAFTERS,
     REPETITIVE,
@@ -18,25 +23,11 @@ from tests.huggingface.doors import (
     prompts,
     same,
 )
-from tests.rigged import flip, ragged
+from tests.rigged import Line, flip, ragged
 from tests.tiny_models import VOCAB, build, tiny, tokens_of
-
-import paceline
-from paceline.events import Finished, Round
-from paceline.huggingface import SpeculativeOutput, speculate
-from paceline.targets.cached import CachedTarget
-from paceline.targets.hf import HFDecoder
+from tests.tiny_tokenizers import byte_level
 
 KINDS = ("llama", "gpt2", "qwen2")
-
-
-@pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
-    """Tiny products gain nothing from threads, and wait for them on a busy machine."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 # ---------------------------------------------------------------- greedy
@@ -196,13 +187,9 @@ def test_the_vocabularies_may_be_padded_to_different_sizes(target: int, draft: i
 # ---------------------------------------------------------------- drafts
 
 
-def test_a_draft_model_may_be_a_target_or_what_holds_one() -> None:
+def test_a_draft_model_may_be_a_target_or_a_loaded_model() -> None:
     model = tiny("llama")
-
-    class Loaded:
-        target = CachedTarget(HFDecoder(tiny("llama")))
-
-    for draft_model in (Loaded.target, Loaded(), model):
+    for draft_model in (CachedTarget(HFDecoder(model)), paceline.load(model), model):
         output = model.generate(
             ids(REPETITIVE),
             max_new_tokens=12,
@@ -215,8 +202,6 @@ def test_a_draft_model_may_be_a_target_or_what_holds_one() -> None:
 
 
 def test_references_may_be_text() -> None:
-    from tests.tiny_tokenizers import byte_level
-
     tokenizer = byte_level()
     model = build("llama", vocab_size=len(tokenizer))
     prompt = tuple(tokenizer.encode("abc", add_special_tokens=False))
@@ -290,8 +275,6 @@ def test_rows_that_accept_differently_do_not_disturb_one_another() -> None:
         ahead = list(text[len(so_far) : len(so_far) + k])
         return ahead[:j] + [(token + 1) % VOCAB for token in ahead[j:]]
 
-    from tests.rigged import Line
-
     same(model, {"drafter": Line(rule), "num_draft_tokens": 6}, **padded(*rows), max_new_tokens=14)
 
 
@@ -363,7 +346,6 @@ def test_scores_of_sampling_are_those_the_token_was_drawn_from() -> None:
         top_p=0.9,
         return_dict_in_generate=True,
         output_scores=True,
-        prefix_allowed_tokens_fn=None,
         # Forces the same tokens, after the scores are taken.
         custom_generate=_forced(drawn.tolist()),
     )

@@ -27,7 +27,6 @@ from paceline.errors import InvalidInput
 from paceline.events import Event
 from paceline.huggingface.answers import Answers
 from paceline.huggingface.caches import extend, open_slot, visible_cache
-from paceline.huggingface.guide import GuidedDrafter
 from paceline.huggingface.processors import processors_of_row, split_warpers
 from paceline.huggingface.refusals import (
     pad_token,
@@ -181,23 +180,20 @@ class Speculation:
             getattr(config, "_mask_length", None),
         )
         pad, cache = pad_token(config, num_rows), visible_cache(config, model_kwargs, num_rows)
-        target = CachedTarget(decoder, prefill_rows=config.prefill_chunk_size or PREFILL_ROWS)
         criteria = StoppingCriteriaList(stopping_criteria)
         if self.stop_strings:
             criteria.append(StopStringCriteria(self.tokenizer, list(self.stop_strings)))
-        keep_logits, keep_scores = (
-            bool(config.return_dict_in_generate and wanted)
-            for wanted in (config.output_logits, config.output_scores)
-        )
-        params = SamplingParams()
+        processors, params = logits_processor, SamplingParams()
         if config.do_sample:
-            logits_processor, params = split_warpers(logits_processor)
-        per_prompt = config.num_return_sequences or 1
+            processors, params = split_warpers(processors)
+        wants_dict = bool(config.return_dict_in_generate)
+        keep_logits = wants_dict and bool(config.output_logits)
+        keep_scores = wants_dict and bool(config.output_scores)
         rows = [
             Row(
                 input_ids[number],
                 of_row,
-                processors_of_row(logits_processor, number, num_rows, per_prompt),
+                processors_of_row(processors, number, num_rows, config.num_return_sequences or 1),
                 params,
                 criteria,
                 keep_scores=keep_scores,
@@ -208,6 +204,7 @@ class Speculation:
         longest = criteria.max_length
         max_tokens = None if longest is None else max(1, longest - input_ids.shape[1])
         seed, drafter = self._seed(params), self._drafter_of_now()
+        target = CachedTarget(decoder, prefill_rows=config.prefill_chunk_size or PREFILL_ROWS)
         if streamer is None and self.streamer is not None:
             streamer = self.streamer
             streamer.put(input_ids.cpu())
@@ -217,13 +214,14 @@ class Speculation:
             requests = [
                 Request(
                     prompt=row.prompt,
-                    drafter=GuidedDrafter(drafter, params, row.guide),
+                    drafter=drafter,
                     controller=self.controller,
                     noise=SeededNoise(seed, number),
                     params=params,
                     max_tokens=max_tokens,
                     stop_rules=[row.stop],
                     processors=[row.process],
+                    draft_processors=[row.guide],
                     keep_logits=keep_logits,
                     keep_scores=keep_scores,
                     slot=open_slot(target, cache, number, row, max_tokens, stack),
@@ -242,7 +240,7 @@ class Speculation:
         if streamer is not None:
             streamer.end()
         answers.warn_of_context(decoder.info, max_tokens)
-        if not config.return_dict_in_generate:
+        if not wants_dict:
             return answers.sequences()
         return SpeculativeOutput(
             sequences=answers.sequences(),

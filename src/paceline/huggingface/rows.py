@@ -16,10 +16,10 @@ from paceline.types import SamplingParams
 class Row:
     """A row's own sequence, without padding for the engine and with it for transformers.
 
-    `process` and `stop` are the engine's processor and stop rule. Under a rule that walks (see
-    `math.warp.SamplingWarp`) they call in the order of `generate`: the processors once for each
-    token, and the stopping criteria after it, once too. A processor is never called behind the
-    end of the answer.
+    `process`, `guide` and `stop` are the engine's processor, draft processor and stop rule. Under
+    a rule that walks (see `math.warp.SamplingWarp`) they call in the order of `generate`: the
+    processors once for each token, and then the stopping criteria, once too. No processor is
+    called behind the end of the answer.
 
     Args:
         ids: the padded prompt `[n]`, where the processors want their tensors.
@@ -98,7 +98,7 @@ class Row:
 
 
 def _call(processors: LogitsProcessorList, ids: Tensor, logits: Tensor) -> Tensor:
-    """Scores `[1, V]`. The processors may write into what they are given, so it is a copy."""
-    scores = logits[None].to(ids.device, torch.float32, copy=True)
+    """Scores `[1, V]`. The processors may write into `logits`, which are the warp's copy."""
+    scores = logits[None].to(ids.device, torch.float32)
     processed: Tensor = processors(ids, scores)
     return processed
