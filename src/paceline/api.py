@@ -502,7 +502,6 @@ class _Job:
         self.finish_reason = ""
         self.last_drafted = False
         self.start = self.end = perf_counter()
-        self.paused = 0.0
 
     def take(self, event: Event) -> Chunk | None:
         """Take in an event; the text that it brought."""
@@ -522,6 +521,11 @@ class _Job:
             return Chunk(tuple(self._pieces(event)))
         return None
 
+    def pause(self, seconds: float) -> None:
+        """Leave out time that just went by without decoding."""
+        self.start += seconds
+        self.end += seconds
+
     def _pieces(self, event: Round) -> Iterator[Piece]:
         for offset, token in enumerate(event.tokens):
             text = "" if self.text is None else self.text.feed([token])
@@ -539,7 +543,7 @@ class _Job:
             drafter=self.request.drafter.name,
             exact=self.verifier.exact,
             metrics=self.metrics,
-            decode_seconds=self.end - self.start - self.paused,
+            decode_seconds=self.end - self.start,
             load_seconds=load_seconds,
             logprobs=tuple(self.logprobs) if asked else None,
             top_logprobs=tuple(self.top_logprobs) if asked else None,
@@ -554,5 +558,5 @@ def _stream(
             if (chunk := job.take(event)) is not None:
                 start = perf_counter()
                 yield chunk
-                job.paused += perf_counter() - start
+                job.pause(perf_counter() - start)
     yield job.generation(load_seconds)
