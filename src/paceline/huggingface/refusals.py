@@ -89,7 +89,7 @@ def refuse_unsupported(
                     f"{name}=True is not supported by speculate; leave it out, and pass the "
                     "finished sequences through the model for them"
                 )
-    if not config.use_cache:
+    if config.use_cache is False:
         raise InvalidInput(
             "use_cache=False is not supported: speculate keeps the cache that it rolls back; "
             "pass use_cache=True"
