@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from paceline.cli import options, terminal
+from paceline.cli import options, terminal, threads
 from paceline.cli.comparison import Case, Comparison, compare, typical_speed
 from paceline.cli.demo_view import Lines, Screen, Silent, View
 from paceline.cli.generate import DEFAULT_MAX_TOKENS, DEFAULT_MODEL, DEFAULT_NUM_DRAFT_TOKENS
@@ -83,6 +83,8 @@ def demo(
     The model is fetched when it is not there yet (98 MB). It runs in float32, greedily. The exit
     code is 0 only if both ways gave identical tokens.
     """
+    if threads.give_way_where_busy():
+        terminal.note("the machine is busy with other work; on a quiet one both ways are faster")
     with terminal.progress(f"loading {model}") as tell:
         import paceline
 

@@ -6,7 +6,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from paceline import registry
-from paceline.cli import options, render, terminal
+from paceline.cli import options, render, terminal, threads
 from paceline.cli.describe import describe
 from paceline.cli.drafters import DEFAULT_RULE
 from paceline.cli.inputs import drafter_settings, read_prompt
@@ -149,6 +149,7 @@ def generate(
         "trust_remote_code": trust_remote_code,
         "allow_pickle": allow_pickle,
     }
+    threads.give_way_where_busy()
     with terminal.progress(f"loading {model}") as tell:
         import paceline
         from paceline.types import SamplingParams
