@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 from paceline import registry
@@ -61,13 +62,14 @@ def print_answer(
 
     generation = None
     try:
-        for item in model.stream(prompt, **request):
-            if not isinstance(item, Chunk):
-                generation = item
-                continue
-            pieces += item.pieces
-            if stream:
-                show()
+        with closing(model.stream(prompt, **request)) as items:
+            for item in items:
+                if not isinstance(item, Chunk):
+                    generation = item
+                    continue
+                pieces += item.pieces
+                if stream:
+                    show()
         show()
     finally:
         # Whatever comes next, an error or the shell's prompt, starts on a line of its own.
