@@ -317,7 +317,7 @@ class LanguageModel:
             jobs[event.index].take(event)
         return [job.generation(self.load_seconds) for job in jobs]
 
-    def stream(self, prompt: Prompt, **options: Unpack[Options]) -> Iterator[Chunk | Generation]:
+    def stream(self, prompt: Prompt, **options: Unpack[Options]) -> Generator[Chunk | Generation]:
         """Answer a prompt piece by piece: `Chunk`s as they come, then the `Generation`.
 
         Characters are never split, and nothing that may yet turn out to be a stop string is
@@ -552,7 +552,7 @@ class _Job:
 
 def _stream(
     events: Generator[Event], job: _Job, load_seconds: float
-) -> Iterator[Chunk | Generation]:
+) -> Generator[Chunk | Generation]:
     with closing(events):
         for event in events:
             if (chunk := job.take(event)) is not None:
