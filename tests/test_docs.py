@@ -7,17 +7,19 @@ in a moment; their output is not looked at here.
 from __future__ import annotations
 
 import re
+import sys
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
 import torch
-from tests import tiny_tokenizers
 from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM
 from transformers.generation.streamers import TextStreamer
 
 import paceline
 from paceline import registry
+from tests import tiny_tokenizers
 
 ROOT = Path(__file__).parent.parent
 BLOCK = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
@@ -63,6 +65,8 @@ def test_the_examples_of_a_page_run(
 
     monkeypatch.setattr(paceline, "load", load_tiny, raising=False)
     tokenizer = AutoTokenizer.from_pretrained(folder)
+    # A dataclass looks its module up.
+    monkeypatch.setitem(sys.modules, "example", ModuleType("example"))
     names: dict[str, Any] = {
         "__name__": "example",
         "name": folder,

@@ -13,18 +13,6 @@ from typing import Any, ClassVar
 
 import pytest
 import torch
-from tests.rigged import (
-    Branches,
-    Line,
-    Run,
-    assert_r0,
-    flip,
-    markov,
-    oracle,
-    ragged,
-    run,
-    wrong,
-)
 from torch import Tensor
 
 from paceline.controllers.fixed import FixedController
@@ -40,6 +28,18 @@ from paceline.math.verify.token import TokenVerifier
 from paceline.protocols import Drafter, Verifier, Work
 from paceline.targets.table import TableSlot, TableTarget
 from paceline.types import Budget, Draft, SamplingParams, Scheme, Scores, Verdict
+from tests.rigged import (
+    Branches,
+    Line,
+    Run,
+    assert_r0,
+    flip,
+    markov,
+    oracle,
+    ragged,
+    run,
+    wrong,
+)
 
 VOCAB = 12
 PROMPT = (3, 1, 4)
@@ -990,13 +990,13 @@ def test_scores_are_there_for_a_rule_that_never_looks_at_the_target() -> None:
 
 
 def test_what_a_session_is_told() -> None:
-    """The prompt once, each round's tokens once, nothing after the end."""
+    """The prompt once, then each round's tokens once, the last ones too."""
     model = target()
     plain = run(model, PROMPT, max_tokens=10)
     line = flip((*PROMPT, *plain.tokens), VOCAB, 2)
     found = run(model, PROMPT, line, k=4, max_tokens=10)
     rounds = [r.tokens for r in found.rounds]
-    assert line.log.observed == [PROMPT, *rounds[:-1]]
+    assert line.log.observed == [PROMPT, *rounds]
     assert (line.log.opened, line.log.closed) == (1, 1)
     # A round that has room for one token only asks for no draft.
     assert len(line.log.proposed) == sum(r.num_draft_tokens > 0 for r in found.rounds)

@@ -12,9 +12,6 @@ from typing import Any
 import pytest
 import torch
 from scipy import stats
-from tests.lossy import correction_from_target
-from tests.reference import reference_law
-from tests.rigged import Branches, Line, Soft, assert_same_law, law_of_run, markov, run
 
 from paceline.drafters.model import ModelDrafter
 from paceline.drafters.ngram import NgramDrafter
@@ -22,6 +19,9 @@ from paceline.math.verify.coupling import CouplingVerifier
 from paceline.math.verify.token import TokenVerifier
 from paceline.protocols import Drafter, Verifier
 from paceline.types import SamplingParams
+from tests.lossy import correction_from_target
+from tests.reference import reference_law
+from tests.rigged import Branches, Line, Soft, assert_same_law, law_of_run, markov, run
 
 VOCAB = 4
 PROMPT = (1, 2, 1)

@@ -6,11 +6,11 @@ import json
 import math
 
 import torch
-from tests.rigged import markov, run
 
 from paceline.drafters.ngram import NgramDrafter
 from paceline.events import Finished, FinishReason, Prefilled, Round, to_json
 from paceline.targets.table import TableTarget
+from tests.rigged import markov, run
 
 
 def test_the_stream_is_one_prefill_rounds_by_number_and_one_end() -> None:

@@ -7,11 +7,11 @@ import json
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.rigged import flip, markov, oracle, run, wrong
 
 from paceline.drafters.ngram import NgramDrafter
 from paceline.events import Finished, FinishReason, Prefilled, Round
 from paceline.metrics import Metrics
+from tests.rigged import flip, markov, oracle, run, wrong
 
 
 def round_of(drafted: int, accepted: int, *, ended: bool = False, **changes: int | float) -> Round:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 import torch
-from tests.rounds import law
 
 from paceline.errors import ContractViolation
 from paceline.math.law import output_law
 from paceline.math.noise import Noise, Purpose
+from tests.rounds import law
 
 
 def test_a_function_without_chance_has_one_outcome() -> None:

@@ -14,11 +14,11 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
-from tests.rounds import law
 from torch import Tensor
 
 from paceline.errors import ContractViolation
 from paceline.math.noise import Purpose, SeededNoise, exponentials, invert, race
+from tests.rounds import law
 
 ALARM = 1e-4
 

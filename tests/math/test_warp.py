@@ -10,8 +10,6 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.reference import processed_by_hand, their_scores
-from tests.rounds import A
 from torch import Tensor
 
 from paceline.errors import InvalidInput, ModelError
@@ -26,6 +24,8 @@ from paceline.math.warp import (
     truncate,
 )
 from paceline.types import SamplingParams
+from tests.reference import processed_by_hand, their_scores
+from tests.rounds import A
 
 VOCAB = 50
 INF = math.inf

@@ -11,11 +11,11 @@ import gguf
 import numpy as np
 import pytest
 import torch
-from tests.models.tiny_gguf import CONFIGS, TOKENIZER, make_model, write_gguf
 from transformers import AutoModelForCausalLM
 
 from paceline.errors import InvalidInput, ModelError, UnsupportedModel
 from paceline.models import convert, eos_token_ids, load_tokenizer
+from tests.models.tiny_gguf import CONFIGS, TOKENIZER, make_model, write_gguf
 
 LLAMA = CONFIGS["llama"]
 

@@ -6,12 +6,12 @@ import gguf
 import numpy as np
 import pytest
 import torch
-from tests.models.tiny_gguf import CONFIGS, SHAPE, make_model, write_gguf
 from transformers import AutoModelForCausalLM, LlamaConfig
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
 from paceline.errors import UnsupportedModel
 from paceline.models import convert
+from tests.models.tiny_gguf import CONFIGS, SHAPE, make_model, write_gguf
 
 LLAMA3 = {
     "rope_type": "llama3",

@@ -8,11 +8,11 @@ from pathlib import Path
 import huggingface_hub
 import pytest
 import torch
-from tests.models.tiny_gguf import CONFIGS, TOKENIZER, make_model, write_gguf
 from transformers import AutoModelForCausalLM, T5Config
 
 from paceline.errors import InvalidInput, ModelError, UnknownName, UnsupportedModel
 from paceline.models import Files, check_folder, load_tokenizer, resolve, sources
+from tests.models.tiny_gguf import CONFIGS, TOKENIZER, make_model, write_gguf
 
 
 @pytest.fixture(scope="module")

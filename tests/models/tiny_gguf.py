@@ -6,7 +6,6 @@ The model that was written is the oracle of the one that is read back.
 import gguf
 import numpy as np
 import torch
-from tests import tiny_tokenizers
 from transformers import (
     AutoModelForCausalLM,
     Gemma3TextConfig,
@@ -18,6 +17,8 @@ from transformers import (
     Qwen3MoeConfig,
     Starcoder2Config,
 )
+
+from tests import tiny_tokenizers
 
 TOKENIZER = tiny_tokenizers.byte_level(chat_template=tiny_tokenizers.CHAT_TEMPLATE)
 NORMAL, CONTROL, USER_DEFINED = 1, 3, 4

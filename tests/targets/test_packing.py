@@ -137,7 +137,7 @@ class TestQuantized:
         weight, bias = normal(48, 96, dtype=dtype), normal(48, seed=1, dtype=dtype)
         layer = kind(weight, bias)
         stands_for = self.weight_of(kind(weight, None), 96)
-        for rows in range(1, 10):
+        for rows in (*range(1, 10), 127, 128, 200):
             x = normal(rows, 96, seed=2, dtype=dtype)
             added = normal(rows, 48, seed=3, dtype=dtype)
             exact = x.bfloat16().float() @ stands_for.T + bias.float() + added.float()

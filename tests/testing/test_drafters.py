@@ -8,7 +8,6 @@ from typing import ClassVar
 
 import pytest
 import torch
-from tests.rigged import Soft
 from torch import Tensor
 
 from paceline.drafters.model import ModelDrafter
@@ -22,6 +21,7 @@ from paceline.protocols import Drafter, Warp
 from paceline.targets.table import TableTarget
 from paceline.testing.drafters import DrafterRule, check_drafter
 from paceline.types import Budget, Committed, Draft, SamplingParams, Scheme, TargetInfo, Verdict
+from tests.rigged import Soft
 
 Propose = Callable[[tuple[int, ...], int, int, Noise], Draft]
 """From the text so far, the size of the vocabulary, the budget and the noise to a draft."""

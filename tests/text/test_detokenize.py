@@ -6,10 +6,10 @@ import random
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests import tiny_tokenizers
 
 from paceline.errors import InvalidInput
 from paceline.text import IncrementalDetokenizer
+from tests import tiny_tokenizers
 
 TOKENIZERS = {name: make() for name, make in tiny_tokenizers.ALL.items()}
 

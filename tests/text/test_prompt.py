@@ -1,10 +1,10 @@
 """The oracle is the tokenizer: its own `encode`, and its own rendering of the chat template."""
 
 import pytest
-from tests import tiny_tokenizers
 
 from paceline.errors import InvalidInput
 from paceline.text import encode_prompt
+from tests import tiny_tokenizers
 
 PLAIN = tiny_tokenizers.byte_level()
 CHAT = tiny_tokenizers.byte_level(chat_template=tiny_tokenizers.CHAT_TEMPLATE, add_bos=True)

@@ -5,10 +5,10 @@ import random
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests import tiny_tokenizers
 
 from paceline.errors import InvalidInput
 from paceline.text import StopStrings, TextStream
+from tests import tiny_tokenizers
 
 BYTE_LEVEL = tiny_tokenizers.byte_level()
 SENTENCEPIECE = tiny_tokenizers.sentencepiece()

@@ -106,10 +106,13 @@ class ModelSession:
         self._told = False
 
     def observe(self, committed: Committed) -> None:
-        """Cut the draft cache to what became final."""
+        """Cut the draft cache to what became final; a prompt is taken in at once."""
         old = len(self._committed)
         self._committed += committed.tokens
         self._keep_cached(min(old, len(self._cached)))
+        missing = self._committed[len(self._cached) : self._room]
+        if len(missing) > _CATCH_UP:
+            self._prefill(missing[:-1])
 
     def propose(self, budget: Budget, warp: Warp, noise: Noise) -> Draft:
         """See `protocols.DraftSession.propose`."""
@@ -160,17 +163,24 @@ class ModelSession:
     def _feed(self, tokens: Sequence[int]) -> Tensor:
         """Append tokens to the draft cache; the logits `[V]` behind the last, as the target's."""
         info = self._model.info
-        # Ids that only the target has are padding of its vocabulary; any id stands for them.
-        known = [token if token < info.vocab_size else 0 for token in tokens]
         most = _CATCH_UP if info.max_draft_tokens is None else info.max_draft_tokens + 1
-        if len(known) > min(_CATCH_UP, most):
-            self._model.prefill(self._slot, known[:-1])
-            known = known[-1:]
-        draft = Draft(tuple(known[1:]))
-        scores = self._model.score([Work(self._slot, known[0], draft)])[0]
-        self._model.commit(self._slot, range(len(draft)))
+        if len(tokens) > min(_CATCH_UP, most):
+            self._prefill(tokens[:-1])
+            tokens = tokens[-1:]
+        root, *rest = self._known(tokens)
+        scores = self._model.score([Work(self._slot, root, Draft(tuple(rest)))])[0]
+        self._model.commit(self._slot, range(len(rest)))
         self._cached += tokens
         return fit(scores.logits[-1], self._target.vocab_size)
+
+    def _prefill(self, tokens: Sequence[int]) -> None:
+        self._model.prefill(self._slot, self._known(tokens))
+        self._cached += tokens
+
+    def _known(self, tokens: Sequence[int]) -> list[int]:
+        """Ids that only the target has are padding of its vocabulary; any id stands for them."""
+        vocab = self._model.info.vocab_size
+        return [token if token < vocab else 0 for token in tokens]
 
     def _belief(self, q: Tensor, logits: Tensor, warp: Warp) -> Tensor | None:
         """What the draft model thinks of the next token; None where nobody asks."""
@@ -179,6 +189,8 @@ class ModelSession:
         return logits.softmax(dim=-1) if warp.is_greedy else q
 
     def _too_uncertain(self, belief: Tensor) -> bool:
+        if not self._drafter.entropy_bound:
+            return False
         entropy = float(torch.special.entr(belief).sum())
         bound = 1 - math.sqrt(self._drafter.entropy_factor * entropy)
         return bound < self._drafter.entropy_bound

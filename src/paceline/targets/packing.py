@@ -28,6 +28,10 @@ INT4_GROUP = 32
 _INT4_ROWS = 256
 
 
+_MANY_ROWS = 128
+"""From here on a product is bound by arithmetic, as in a prefill: unpack, then multiply densely."""
+
+
 class Linear(Protocol):
     """x W^T + b, with an optional residual added: `[n, in]` to `[n, out]`."""
 
@@ -84,9 +88,11 @@ class Int8Linear:
 
     def __call__(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
         """See `Linear`."""
-        product = torch.ops.aten._weight_int8pack_mm(
-            x.bfloat16().contiguous(), self.weight, self.scale
-        )
+        rows = x.bfloat16().contiguous()
+        if len(rows) < _MANY_ROWS:
+            product = torch.ops.aten._weight_int8pack_mm(rows, self.weight, self.scale)
+        else:
+            product = functional.linear(rows, self.weight.bfloat16() * self.scale[:, None])
         return _finish(product, x.dtype, self.bias, residual)
 
 
@@ -98,16 +104,28 @@ class Int4Linear:
         parts = [_int4_levels(rows) for rows in weight.split(_INT4_ROWS)]
         levels, scales = (torch.cat(part) for part in zip(*parts, strict=True))
         self.weight = torch.ops.aten._convert_weight_to_int4pack_for_cpu(levels, 1)
+        # The kernel's own order cannot be read back; a prefill unpacks these.
+        self._pairs = (levels[:, ::2] + 16 * levels[:, 1::2]).to(torch.uint8)
         self.scales = scales.transpose(0, 1).contiguous()
         self.bias = bias
         self.num_bytes = weight.numel() // 2 + self.scales.nbytes
 
     def __call__(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
         """See `Linear`."""
-        product = torch.ops.aten._weight_int4pack_mm_for_cpu(
-            x.bfloat16().contiguous(), self.weight, INT4_GROUP, self.scales
-        )
+        rows = x.bfloat16().contiguous()
+        if len(rows) < _MANY_ROWS:
+            product = torch.ops.aten._weight_int4pack_mm_for_cpu(
+                rows, self.weight, INT4_GROUP, self.scales
+            )
+        else:
+            product = functional.linear(rows, self._dense())
         return _finish(product, x.dtype, self.bias, residual)
+
+    def _dense(self) -> Tensor:
+        levels = torch.stack([self._pairs & 15, self._pairs >> 4], dim=-1).flatten(1)
+        groups = levels.unflatten(1, (-1, INT4_GROUP)).bfloat16().sub_(8)
+        scale, zero = self.scales.transpose(0, 1)[..., None].unbind(dim=2)
+        return groups.mul_(scale).add_(zero).flatten(1)
 
 
 def _int4_levels(weight: Tensor) -> tuple[Tensor, Tensor]:

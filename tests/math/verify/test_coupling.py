@@ -9,13 +9,13 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.rounds import A, B, always, emitted_law, joint_law, largest_difference, target_law
 from torch import Tensor
 
 from paceline.math.law import output_law
 from paceline.math.noise import CoupledNoise, Noise, Purpose, SeededNoise
 from paceline.math.verify.coupling import CouplingVerifier
 from paceline.types import ROOT, Draft, Scheme
+from tests.rounds import A, B, always, emitted_law, joint_law, largest_difference, target_law
 
 verify = CouplingVerifier().verify
 

@@ -15,6 +15,12 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch import Tensor
+
+from paceline.errors import ContractViolation
+from paceline.math.noise import Noise, Purpose
+from paceline.math.verify.token import TokenVerifier, acceptance_probability, residual
+from paceline.types import ROOT, Draft
 from tests import lossy
 from tests.rounds import (
     PAIR,
@@ -34,12 +40,6 @@ from tests.rounds import (
     play,
     target_law,
 )
-from torch import Tensor
-
-from paceline.errors import ContractViolation
-from paceline.math.noise import Noise, Purpose
-from paceline.math.verify.token import TokenVerifier, acceptance_probability, residual
-from paceline.types import ROOT, Draft
 
 verify = TokenVerifier().verify
 

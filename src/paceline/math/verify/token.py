@@ -69,6 +69,7 @@ def acceptance_probability(p: Tensor, q: Tensor | None, token: int) -> float:
 def residual(p: Tensor, q: Tensor | None, token: int) -> Tensor:
     """max(p - q, 0), not normalised, `[V]`; p itself where rounding leaves nothing.
 
+    >>> import torch
     >>> residual(torch.tensor([.4, .4, .2]), torch.tensor([.6, .3, .1]), 0)
     tensor([0.0000, 0.1000, 0.1000])
     """
