@@ -1,5 +1,7 @@
-"""The contracts, on one page. A chain is a tree, plain decoding is an empty draft, one request is
-a batch of one: there is one path through the engine.
+"""The contracts, on one page.
+
+A chain is a tree, plain decoding is an empty draft, one request is a batch of one: there is one
+path through the engine.
 
 Three rules decide whether the output is exact, and every plug-in keeps them:
 
