@@ -74,7 +74,11 @@ def _cpu() -> str:
     return names[0] if names else platform.processor()
 
 
+ENVIRONMENT = environment()
+"""As it was when the script started: the code that runs is the code of that commit."""
+
+
 def write(path: Path | None, result: dict[str, Any]) -> None:
     """Write a result with its environment; None only measures."""
     if path is not None:
-        path.write_text(json.dumps({"environment": environment(), **result}, indent=1) + "\n")
+        path.write_text(json.dumps({"environment": ENVIRONMENT, **result}, indent=1) + "\n")

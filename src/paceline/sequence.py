@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from time import perf_counter
 from typing import Any
@@ -17,6 +18,8 @@ from paceline.math.warp import SamplingWarp
 from paceline.protocols import Target, Verifier
 from paceline.request import Request, length_limit, token_ids
 from paceline.types import ROOT, Committed, Draft, Scores
+
+log = logging.getLogger("paceline")
 
 
 class ActiveSequence:
@@ -76,6 +79,13 @@ class ActiveSequence:
         budget = self.controller.budget()
         room = self.limit - len(self.tokens) - 1
         if (most := self.target.info.max_draft_tokens) is not None:
+            if budget.num_draft_tokens > most and not self.rounds:
+                log.warning(
+                    "%s takes at most %d draft tokens a pass; %d were asked for",
+                    self.target.info.name,
+                    most,
+                    budget.num_draft_tokens,
+                )
             room = min(room, most)
         budget = budget._replace(num_draft_tokens=min(budget.num_draft_tokens, room))
         draft = Draft()

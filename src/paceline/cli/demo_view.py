@@ -111,10 +111,14 @@ class Silent:
 
     def step(self, repeat: int) -> None:
         """See `View.step`."""
-        terminal.err().print(f"  timing pair {repeat}")
+        _tell_step(repeat)
 
     def finish(self, comparison: Comparison) -> None:
         """See `View.finish`."""
+
+
+def _tell_step(repeat: int) -> None:
+    terminal.err().print(f"  timing pair {repeat}")
 
 
 class Lines:
@@ -133,6 +137,7 @@ class Lines:
 
     def step(self, repeat: int) -> None:
         """See `View.step`."""
+        _tell_step(repeat)
 
     def finish(self, comparison: Comparison) -> None:
         """See `View.finish`."""
