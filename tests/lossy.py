@@ -1,6 +1,6 @@
 """Lossy rules and drafters that real code has had, as negative examples: each must show.
 
-methods.md 0 (rule 2) and 2.7 give the wrong law that each has.
+The wrong law that each has is known exactly; tests/math/verify/test_token.py holds it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ P = Callable[[int], Tensor]
 
 
 def dropping(q: Tensor, dropped: Container[int]) -> Callable[[Noise], Draft]:
-    """Draws one token from q and drops it where it is one of `dropped` (methods.md 0, rule 2)."""
+    """Draws one token from q and drops it where it is one of `dropped` (DSpark, 2607.05147, 3.2.2)."""
 
     def draft(noise: Noise) -> Draft:
         token = noise.sample(q, 0, Purpose.DRAFT)
@@ -27,12 +27,15 @@ def dropping(q: Tensor, dropped: Container[int]) -> Callable[[Noise], Draft]:
 
 
 def argmax_with_soft_law(q: Tensor) -> Callable[[Noise], Draft]:
-    """Takes the most probable token and says that q drew it (Draft & Verify's sampler)."""
+    """Takes the most probable token and says that q drew it (Draft & Verify, 2309.08168)."""
     return lambda noise: Draft((int(q.argmax()),), probs=(q,))
 
 
 def match_and_redraw(draft: Draft, p: P, noise: Noise, position: int) -> Verdict:
-    """Accepts where a sample of the target matches, but then draws again (Medusa, REST)."""
+    """Accepts where a sample of the target matches, but then draws again.
+
+    (Samplers of Medusa, 2401.10774, and REST, 2311.08252.)
+    """
     if noise.sample(p(ROOT), position, Purpose.TARGET) == draft.tokens[0]:
         return Verdict((0,), noise.sample(p(0), position + 1, Purpose.TARGET))
     return Verdict((), noise.sample(p(ROOT), position, Purpose.TARGET))
@@ -47,7 +50,10 @@ def match_each_path_and_redraw(draft: Draft, p: P, noise: Noise, position: int) 
 
 
 def longest_beam(draft: Draft, p: P, noise: Noise, position: int) -> Verdict:
-    """Tests every beam with a number of its own, scored with q, and takes the best (ReDrafter)."""
+    """Tests every beam with a number of its own, scored with q, and takes the best.
+
+    (ReDrafter, 2403.09919.)
+    """
     for child in draft.children(ROOT):
         probability = acceptance_probability(p(ROOT), draft.law(child), draft.tokens[child])
         if noise.accept(probability, position):
@@ -63,7 +69,10 @@ def correction_from_target(draft: Draft, p: P, noise: Noise, position: int) -> V
 
 
 def residual_of_another_context(other: Tensor) -> Callable[[Draft, P, Noise, int], Verdict]:
-    """Tests a padding row (token 0, q = 1), and on rejection subtracts a q of elsewhere (SWIFT)."""
+    """Tests a padding row (token 0, q = 1), and on rejection subtracts a q of elsewhere.
+
+    (SWIFT, 2410.06916.)
+    """
 
     def verify(draft: Draft, p: P, noise: Noise, position: int) -> Verdict:
         target = p(ROOT)
@@ -77,7 +86,7 @@ def residual_of_another_context(other: Tensor) -> Callable[[Draft, P, Noise, int
 class OneNumber:
     """A noise that accepts with one and the same number in every test of a round.
 
-    It breaks rule 3 of methods.md 0: each decision needs its own number.
+    It is lossy: each decision needs its own number (Leviathan et al., 2211.17192, algorithm 1).
     """
 
     def __init__(self, noise: Noise) -> None:

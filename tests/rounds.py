@@ -25,7 +25,8 @@ def law(*probabilities: float) -> Tensor:
     return torch.tensor(probabilities, dtype=torch.float64)
 
 
-# The distributions of methods.md 2.3 and 2.1, target and draft.
+# Target and draft, small enough to enumerate. The last pair is the worked example of block
+# verification (Sun et al., 2403.10444).
 A = law(0.3, 0.4, 0.3), law(0.6, 0.3, 0.1)
 B = law(0.5, 0.25, 0.125, 0.125), law(0.1, 0.2, 0.3, 0.4)
 PAIR = law(1 / 3, 2 / 3), law(2 / 3, 1 / 3)

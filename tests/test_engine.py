@@ -1,6 +1,6 @@
 """The loop: R0 with rigged drafters, limits, stops, failures, company, and exact laws.
 
-Numbers in brackets are those of the fault reports that a test is for (A1 to K50).
+Issue numbers are those of the public reports of the same kind of fault elsewhere.
 """
 
 from __future__ import annotations
@@ -56,7 +56,10 @@ def target(seed: int = 0, max_length: int | None = None) -> TableTarget:
 @pytest.mark.parametrize("prompt", [(5,), (3, 1), (3, 1, 4, 1, 5, 9, 2, 6)], ids=len)
 @pytest.mark.parametrize("k", [1, 3, 8])
 def test_drafts_right_for_j_tokens_change_nothing(prompt: tuple[int, ...], k: int) -> None:
-    """[A1, A3, B5] One-token prompts too; `run` holds cached = committed - 1 after every round."""
+    """One-token prompts too (transformers #30042); a cache that keeps rejected drafts shows.
+
+    `run` holds cached = committed - 1 after every round (mlx-lm #1109).
+    """
     model = target()
     plain = run(model, prompt, max_tokens=18, **ALL)
     assert plain.reason is FinishReason.LENGTH
@@ -83,7 +86,10 @@ def test_a_different_length_of_acceptance_in_each_round_changes_nothing() -> Non
 
 @pytest.mark.parametrize("seed", range(3))
 def test_random_prompts_and_all_draft_lengths(seed: int) -> None:
-    """[A3, A2] ngram and a draft model, on prompts that repeat and prompts that do not."""
+    """ngram and a draft model, on prompts that repeat and prompts that do not.
+
+    (vLLM #41758, mlx-lm #1470.)
+    """
     model = target(seed)
     generator = torch.Generator().manual_seed(seed)
     prompts = [tuple(torch.randint(VOCAB, (6,), generator=generator).tolist()), (4, 4, 4, 4)]
@@ -96,7 +102,7 @@ def test_random_prompts_and_all_draft_lengths(seed: int) -> None:
 
 @pytest.mark.parametrize("j", [0, 1, 2, 4])
 def test_a_tree_of_two_branches_changes_nothing(j: int) -> None:
-    """[C17] Greedy and sampled, under the rule that takes trees."""
+    """Greedy and sampled, under the rule that takes trees (EAGLE #50)."""
     model = target()
     rule = CouplingVerifier()
     for params in (SamplingParams(), SamplingParams(temperature=1.0)):
@@ -139,7 +145,10 @@ def test_coupled_runs_are_the_same_whatever_is_drafted(temperature: float) -> No
 @pytest.mark.parametrize("k", range(1, 9))
 @pytest.mark.parametrize("max_tokens", range(6))
 def test_the_answer_has_the_length_that_was_asked_for(max_tokens: int, k: int) -> None:
-    """[E25, E26] Whatever is accepted, to the token; a limit of 0 yields no round."""
+    """Whatever is accepted, to the token; a limit of 0 yields no round.
+
+    (transformers #46993, ik_llama.cpp #2358.)
+    """
     model = target()
     text = (*PROMPT, *run(model, PROMPT, max_tokens=12).tokens)
     for drafter in (oracle(text), wrong(text, VOCAB), flip(text, VOCAB, 1), NgramDrafter()):
@@ -153,7 +162,7 @@ def test_the_answer_has_the_length_that_was_asked_for(max_tokens: int, k: int) -
 
 @pytest.mark.parametrize("i", range(16))
 def test_an_end_token_at_any_offset_of_a_block_ends_the_answer(i: int) -> None:
-    """[E23] Token i of the plain answer is declared the end."""
+    """Token i of the plain answer is declared the end (transformers #47912)."""
     model = target(3)
     plain = run(model, PROMPT, max_tokens=16)
     text = (*PROMPT, *plain.tokens)
@@ -188,7 +197,7 @@ def test_an_end_token_where_the_limit_is_counts_as_a_stop() -> None:
 
 
 def test_without_a_limit_of_its_own_the_answer_goes_on_to_an_end_token() -> None:
-    """[E27]"""
+    """An unlimited length crashed on an empty draft elsewhere (mlx-lm #1591)."""
     model = target(3, max_length=64)
     plain = run(model, PROMPT)
     assert len(PROMPT) + len(plain.tokens) == 64
@@ -235,7 +244,7 @@ def contains(pattern: Sequence[int]) -> Callable[[Sequence[int], int], int | Non
 
 @pytest.mark.parametrize("end", range(2, 17))
 def test_a_pattern_that_ends_at_any_offset_of_a_block_ends_the_answer(end: int) -> None:
-    """[E24] Two tokens, the block borders anywhere."""
+    """Two tokens, the block borders anywhere (transformers #48039)."""
     model = target(4)
     plain = run(model, PROMPT, max_tokens=20)
     text = (*PROMPT, *plain.tokens)
@@ -274,7 +283,7 @@ def test_a_stop_rule_that_cuts_elsewhere_is_refused(cut: int) -> None:
 
 @pytest.mark.parametrize("k", [1, 5, 8, 40])
 def test_the_context_is_used_to_the_last_token_and_no_further(k: int) -> None:
-    """[F30] The target would fail on a position beyond its limit."""
+    """The target would fail on a position beyond its limit (exllamav2 #274)."""
 
     class Bounded(TableTarget):
         def score(self, work: Sequence[Work]) -> list[Scores]:
@@ -314,7 +323,7 @@ def test_no_more_is_drafted_than_one_pass_takes() -> None:
 def test_a_draft_model_with_a_shorter_context_stops_drafting(
     prompt_length: int, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """[F28] Decoding goes on plainly, and one warning says so."""
+    """Decoding goes on plainly, and one warning says so (vLLM #57941)."""
     model, draft_model = target(max_length=64), target(max_length=16)
     prompt = (3, 1, 4, 1, 5) * 4
     prompt = prompt[:prompt_length]
@@ -334,7 +343,7 @@ def test_a_draft_model_with_a_shorter_context_stops_drafting(
 
 @pytest.mark.parametrize("length", [1, 2, 3, 4])
 def test_prompts_about_as_long_as_an_ngram(length: int) -> None:
-    """[not found] 1, n - 1 and n tokens; 0 is refused."""
+    """1, n - 1, n and more tokens; 0 is refused."""
     model = target()
     for prompt in ((2,) * length, tuple(range(length))):
         plain = run(model, prompt, max_tokens=12)
@@ -489,7 +498,7 @@ def _cached_is_what_was_told(model: TableTarget, slot: TableSlot, told: list[int
 def test_closing_the_generator_after_any_event_leaves_the_cache_at_what_was_told(
     drafter: Drafter, stop_after: int
 ) -> None:
-    """[B11]"""
+    """Elsewhere an abort cut a stale number of tokens (mlx-lm #1528)."""
     model = Failing("", 0)
     slot = model.open(64)
     told: list[int] = []
@@ -506,7 +515,7 @@ def test_closing_the_generator_after_any_event_leaves_the_cache_at_what_was_told
 @pytest.mark.parametrize("where", ["score", "commit", "verify", "propose", "observe"])
 @pytest.mark.parametrize("at", range(4))
 def test_a_failure_in_any_round_leaves_the_cache_at_what_was_told(where: str, at: int) -> None:
-    """[B11] Injected in each part of each round; the session is closed once, and the slot not."""
+    """Injected in each part of each round; the session is closed once, and the slot not."""
     model = Failing(where, at)
     slot = model.open(64)
     plain = run(target(), PROMPT, max_tokens=20)
@@ -620,7 +629,10 @@ def test_a_request_that_is_refused_closes_what_was_opened_before_it() -> None:
 
 
 def test_three_calls_and_a_second_turn_in_one_slot_are_as_if_fresh() -> None:
-    """[I39, I40] The same prompt again, a prompt that shares a part, a prompt that goes on."""
+    """The same prompt again, a prompt that shares a part, a prompt that goes on.
+
+    (Text Generation Inference #2711, TensorRT-LLM #2263.)
+    """
     model = target()
     slot = model.open(128)
     fresh = run(model, PROMPT, NgramDrafter(), max_tokens=10)
@@ -651,7 +663,7 @@ def test_what_a_slot_holds_is_not_fed_again() -> None:
 
 
 def test_settings_do_not_change_from_call_to_call() -> None:
-    """[I41]"""
+    """Elsewhere a draft length outlived its call (transformers #28759)."""
     drafter, controller = NgramDrafter(), FixedController(3)
     params = SamplingParams(temperature=0.7, logit_bias={1: 2.0})
     before = repr((drafter, controller, params))
@@ -683,7 +695,10 @@ def _by_index(events: Iterator[Event], count: int) -> list[Run]:
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 @pytest.mark.parametrize("rule", [TokenVerifier(), CouplingVerifier()], ids=lambda r: r.name)
 def test_in_company_each_answer_is_as_alone(temperature: float, rule: Verifier) -> None:
-    """[D22, F29, H35, H36] Other prompts, drafters, draft lengths, limits and ends beside it."""
+    """Other prompts, drafters, draft lengths, limits and ends beside it.
+
+    (vLLM #6038 and #58080, EAGLE #250, llama.cpp #28286.)
+    """
     model = target(6)
     long = run(model, PROMPT, max_tokens=30)
     text = (*PROMPT, *long.tokens)
@@ -737,7 +752,7 @@ def test_one_pass_serves_all_and_the_finished_drop_out() -> None:
 
 
 def test_the_same_seed_gives_the_same_text_and_other_seeds_others() -> None:
-    """[D22]"""
+    """Elsewhere the seed of a request was ignored (vLLM #6038)."""
     model = target(6)
     params = SamplingParams(temperature=2.0)
     options: dict[str, Any] = {"max_tokens": 12, "params": params, "k": 3}
@@ -757,7 +772,7 @@ def test_the_same_seed_gives_the_same_text_and_other_seeds_others() -> None:
 @pytest.mark.parametrize("frequency", [2.0, -2.0])
 @pytest.mark.parametrize("repetition", [1.0, 1.3])
 def test_penalties_see_earlier_draft_tokens(frequency: float, repetition: float) -> None:
-    """[D18] With and without drafts the same, and the penalty does something."""
+    """With and without drafts the same, and the penalty does something (vLLM #18902)."""
     model = target(8)
     prompt = (5, 5, 5, 2)
     params = SamplingParams(frequency_penalty=frequency, repetition_penalty=repetition)
@@ -772,7 +787,10 @@ def test_penalties_see_earlier_draft_tokens(frequency: float, repetition: float)
 
 
 def test_a_banned_token_never_comes_out_even_where_it_is_drafted() -> None:
-    """[D19] The greedy token is banned; an oracle of the free text proposes it everywhere."""
+    """The greedy token is banned; an oracle of the free text proposes it everywhere.
+
+    (vLLM #42744, SGLang #10617.)
+    """
     model = target(8)
     free = run(model, PROMPT, max_tokens=20)
     text = (*PROMPT, *free.tokens)
@@ -793,7 +811,7 @@ def test_a_banned_token_never_comes_out_even_where_it_is_drafted() -> None:
 def test_a_processor_sees_each_position_once_with_the_true_prefix(
     j: int, temperature: float
 ) -> None:
-    """[D20, D21] And so a processor with a state of its own works."""
+    """And so a processor with a state of its own works (SGLang #26330, mlx-lm #1175)."""
     model = target(8)
     seen: list[tuple[int, ...]] = []
     calls = [0]
@@ -826,7 +844,10 @@ def test_a_processor_sees_each_position_once_with_the_true_prefix(
 
 
 def test_logits_are_the_targets_own_and_scores_are_after_the_options() -> None:
-    """[J44] Log-probabilities too: of the target's own law, one for each token delivered."""
+    """Log-probabilities too: of the target's own law, one for each token delivered.
+
+    (llama.cpp #27972.)
+    """
     model = target(8)
     params = SamplingParams(temperature=0.5, top_k=3)
     found = run(model, PROMPT, NgramDrafter(), max_tokens=12, params=params, **ALL)
@@ -910,7 +931,7 @@ UNIFORM = torch.full((VOCAB,), 1 / VOCAB, dtype=torch.float64)
 def test_a_draft_that_breaks_the_contract_is_refused(
     draft: Draft, error: type[Exception], message: str
 ) -> None:
-    """[G32] A token outside the vocabulary is refused and not indexed."""
+    """A token outside the vocabulary is refused and not indexed (transformers #45307)."""
     with pytest.raises(error, match=message):
         list(_decode(target(), Returning(draft), max_tokens=9))
 

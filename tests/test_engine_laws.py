@@ -92,7 +92,10 @@ def expected(params: SamplingParams, length: int) -> dict[tuple[int, ...], float
 
 @pytest.mark.parametrize("options", OPTIONS)
 def test_the_joint_law_of_three_tokens_is_exact(options: str) -> None:
-    """[C12 to C16, D18, D19] Every outcome of drafts, tests and draws, over one to three rounds."""
+    """Every outcome of drafts, tests and draws, over one to three rounds.
+
+    (transformers #32867 and #47932, vLLM #18902 and #42744.)
+    """
     params = params_of(options)
     oracle = expected(params, 3)
     for drafter in DRAFTERS.values():
@@ -101,7 +104,7 @@ def test_the_joint_law_of_three_tokens_is_exact(options: str) -> None:
 
 
 def test_lengths_of_drafts_and_rounds_do_not_matter() -> None:
-    """[C15] k = 1 with a drafter that is mostly wrong was the worst case."""
+    """k = 1 with a drafter that is mostly wrong was the worst case (openvino.genai #4190)."""
     params = params_of("top-k")
     for k, length in itertools.product((1, 2, 3), (1, 2, 4)):
         found = law_of_run(
@@ -113,7 +116,10 @@ def test_lengths_of_drafts_and_rounds_do_not_matter() -> None:
 @pytest.mark.parametrize("vocab_size", [2, 3, 5, 9])
 @pytest.mark.parametrize("options", ["plain", "top-k", "repetition"])
 def test_a_draft_model_with_another_vocabulary_keeps_the_law(vocab_size: int, options: str) -> None:
-    """[G32] Smaller: tokens it does not know come in the text. Larger: it may not propose them."""
+    """Smaller: tokens it does not know come in the text. Larger: it may not propose them.
+
+    (transformers #45307.)
+    """
     params = params_of(options)
     drafter = ModelDrafter(markov(vocab_size, 23))
     found = law_of_run(MODEL, PROMPT, drafter, params=params, k=2, max_tokens=3)
@@ -122,7 +128,7 @@ def test_a_draft_model_with_another_vocabulary_keeps_the_law(vocab_size: int, op
 
 @pytest.mark.parametrize("options", ["top-p", "everything"])
 def test_the_law_of_a_tree_is_exact_under_the_rule_that_takes_trees(options: str) -> None:
-    """[C17]"""
+    """Tree drafts bent the law elsewhere (EAGLE #50)."""
     params = params_of(options)
     branches = Branches((*PROMPT, 0, 3, 2, 1), VOCAB, 1)
     found = law_of_run(

@@ -31,7 +31,10 @@ def round_of(drafted: int, accepted: int, *, ended: bool = False, **changes: int
 
 
 def test_scripted_rounds() -> None:
-    """[K48] 4 of 4, 1 of 4, 0 of 2, nothing drafted, and 2 of 3 where the answer ended."""
+    """4 of 4, 1 of 4, 0 of 2, nothing drafted, and 2 of 3 where the answer ended.
+
+    Elsewhere the bonus token was counted as drafted and accepted (SGLang #23530).
+    """
     metrics = Metrics.of(
         [
             Prefilled(index=0, num_prompt_tokens=3, seconds=2.0),
@@ -65,7 +68,7 @@ def test_scripted_rounds() -> None:
 
 
 def test_nothing_is_null_and_not_zero() -> None:
-    """[K48] Dividing by zero gave 0 or a crash elsewhere."""
+    """Dividing by zero gave 0 or a crash elsewhere (vLLM #24322)."""
     empty = Metrics().spec()
     plain = Metrics.of([round_of(0, 0)] * 3).spec()
     rejected = Metrics.of([round_of(2, 0)]).spec()
@@ -116,7 +119,7 @@ def test_a_tree_counts_all_its_nodes_but_positions_by_depth() -> None:
 
 @pytest.mark.parametrize("offset", range(1, 9))
 def test_tokens_behind_the_end_are_not_counted(offset: int) -> None:
-    """[K48] vLLM #56101 counted them."""
+    """Elsewhere they were (vLLM #56101)."""
     model, prompt = markov(12, 3), (3, 1, 4)
     plain = run(model, prompt, max_tokens=16)
     end = plain.tokens[offset]

@@ -233,8 +233,8 @@ def test_very_hot_is_uniform_over_what_may_come() -> None:
     assert law.tolist() == pytest.approx([1 / 3, 1 / 3, 0, 1 / 3], abs=1e-6)
 
 
-def test_temperature_reshapes_the_law_of_methods_2_7() -> None:
-    """SWIFT's bonus token should have come from this law at temperature .6."""
+def test_temperature_reshapes_the_law() -> None:
+    """The bonus token of SWIFT's sampler (2410.06916) should have come from this law."""
     p, _ = A
     law = SamplingWarp(SamplingParams(temperature=0.6)).law(p.log())
     assert law.tolist() == pytest.approx([0.2766, 0.4468, 0.2766], abs=5e-5)

@@ -191,7 +191,7 @@ def no_mass_for_its_token(
 def argmax_with_soft_law(
     text: tuple[int, ...], vocab_size: int, budget: int, noise: Noise
 ) -> Draft:
-    """Draft&Verify with do_sample_draft=False (methods.md 2.7)."""
+    """Draft & Verify (2309.08168) with do_sample_draft=False."""
     tokens: list[int] = []
     laws: list[Tensor] = []
     for _ in range(budget):
@@ -234,7 +234,7 @@ def redraws(text: tuple[int, ...], vocab_size: int, budget: int, noise: Noise) -
 def drops_the_improbable(
     text: tuple[int, ...], vocab_size: int, budget: int, noise: Noise
 ) -> Draft:
-    """Drops the token on which it stops, and what would follow (methods.md 0, rule 2)."""
+    """Drops the token on which it stops, and what would follow (DSpark, 2607.05147, 3.2.2)."""
     tokens, laws = drawn(text, vocab_size, budget, noise)
     unsure = [i for i in range(budget) if laws[i][tokens[i]] < 0.4]
     kept = unsure[0] if unsure else budget
@@ -422,7 +422,7 @@ def test_what_cannot_be_checked_says_so(monkeypatch: pytest.MonkeyPatch) -> None
 
 @dataclass(frozen=True)
 class DrawsFromTarget:
-    """A rule that is told to be exact and draws the correction from p (methods.md 2.7)."""
+    """A rule that is told to be exact and draws the correction from p, not the residual."""
 
     name: ClassVar[str] = "from target"
     exact: ClassVar[bool] = True

@@ -200,7 +200,10 @@ class CachedTarget:
 
 
 def _tree_mask(draft: Draft, rows: int) -> Tensor:
-    """Which rows each row sees: the root, its ancestors, itself. `[rows, rows]`; source: 2.4."""
+    """Which rows each row sees: the root, its ancestors, itself. `[rows, rows]`.
+
+    (The tree attention of SpecInfer, arXiv 2305.09781.)
+    """
     seen = torch.eye(rows, dtype=torch.bool)
     seen[:, 0] = True
     assert draft.parents is not None

@@ -21,7 +21,7 @@ verify = CouplingVerifier().verify
 
 
 def match_probability(p: Tensor, q: Tensor) -> float:
-    """sum_j 1 / sum_i max(p_i / p_j, q_i / q_j) (methods.md 2.5)."""
+    """sum_j 1 / sum_i max(p_i / p_j, q_i / q_j) (Daliri et al., 2408.07978)."""
     return sum(1 / float(torch.maximum(p / p[j], q / q[j]).sum()) for j in range(len(p)))
 
 
@@ -144,7 +144,7 @@ def acceptance(p: Tensor, q: Tensor, k: int, *, replace: bool) -> float:
 def test_siblings_drawn_without_the_shared_noise_are_accepted_as_in_the_naive_rule(
     pair: tuple[Tensor, Tensor], k: int, with_replacement: float, without: float
 ) -> None:
-    """methods.md 2.3, naive: one target sample, accepted where it is a child."""
+    """One target sample, accepted where it is a child (SpecInfer, 2305.09781, naive sampling)."""
     assert acceptance(*pair, k, replace=True) == pytest.approx(with_replacement, abs=5e-5)
     assert acceptance(*pair, k, replace=False) == pytest.approx(without, abs=5e-5)
 
@@ -153,7 +153,7 @@ def test_siblings_drawn_without_the_shared_noise_are_accepted_as_in_the_naive_ru
 def test_chosen_children_are_accepted_as_often_as_the_target_says(
     pair: tuple[Tensor, Tensor], expected: tuple[float, float]
 ) -> None:
-    """methods.md 2.3, deterministic children: the k most probable tokens under q."""
+    """The k most probable tokens under q: point masses, tested against one target sample."""
     p, q = pair
     for k, value in enumerate(expected, start=1):
         draft = Draft(tuple(q.topk(k).indices.tolist()), parents=(ROOT,) * k, scheme=Scheme.CHOSEN)

@@ -111,8 +111,10 @@ def test_an_empty_draft_yields_one_token_of_the_target() -> None:
 
 
 def test_stopping_after_a_kept_token_keeps_the_law() -> None:
-    """Draft & Verify, SWIFT, SpecDec++ (methods.md 0, rule 2): the drafted length may depend on
-    tokens that are kept."""
+    """The drafted length may depend on tokens that are kept.
+
+    (As in Draft & Verify, 2309.08168; DSpark, 2607.05147, section 3.2.2, says why.)
+    """
     p, q = A
 
     def draft(noise: Noise) -> Draft:
@@ -266,7 +268,7 @@ def test_the_expected_length_is_the_formula(
         (PAIR, 2, 10 / 9),
     ],
 )
-def test_accepted_tokens_of_methods_2(
+def test_expected_accepted_tokens_of_known_pairs(
     pair: tuple[Tensor, Tensor], gamma: int, accepted: float
 ) -> None:
     p, q = pair
@@ -286,11 +288,11 @@ A_P, A_Q = A
 @pytest.mark.parametrize(
     ("p", "rule", "drafting", "wrong"),
     [
-        # Rule 2 of methods.md 0: dropping a drawn token.
+        # Dropping a drawn token because of what it is (DSpark, 2607.05147, section 3.2.2).
         (A_P, verify, lossy.dropping(A_Q, {2}), (0.33, 0.44, 0.23)),
         (A_P, verify, lossy.dropping(A_Q, {1, 2}), (0.42, 0.26, 0.32)),
         (DSPARK[0], verify, lossy.dropping(DSPARK[1], {1}), (0.85, 0.15)),
-        # methods.md 2.7.
+        # Rules and drafts of released code; see tests/lossy.py.
         (A_P, verify, lossy.argmax_with_soft_law(A_Q), (0.5, 1 / 6, 1 / 3)),
         (A_P, lossy.match_and_redraw, ARGMAX, (0.51, 0.28, 0.21)),
         (
@@ -302,7 +304,7 @@ A_P, A_Q = A
         (A_P, lossy.longest_beam, lambda noise: lossy.two_children(0, 1, A_Q), (0.5, 0.5, 0.0)),
         (A_P, lossy.correction_from_target, chain(always(A_Q), 1), (0.39, 0.42, 0.19)),
         (A_P, lossy.residual_of_another_context(A_Q), ARGMAX, (0.3, 0.7 / 3, 1.4 / 3)),
-        # transformers #32867 (cases.md 12): greedy draft, tested with its soft probability.
+        # transformers #32867: greedy draft, tested with its soft probability.
         (POINTS[0], verify, lossy.argmax_with_soft_law(POINTS[1]), (0.75, 0.25)),
     ],
     ids=[
@@ -334,7 +336,7 @@ def test_a_lossy_rule_gives_its_known_wrong_law(
         (A_P, ARGMAX),
         (DSPARK[0], chain(always(DSPARK[1]), 1)),
     ],
-    ids=["point mass, cases 12", "drawn, cases 12", "point mass", "DSpark"],
+    ids=["point mass, transformers 32867", "drawn, transformers 32867", "point mass", "drawn, DSpark"],
 )
 def test_the_honest_counterparts_keep_the_law(p: Tensor, drafting: Drafting) -> None:
     found = first_token(emitted_law(verify, always(p), drafting), len(p))
@@ -351,7 +353,7 @@ def test_dropping_a_point_mass_is_harmless() -> None:
 
 
 def test_one_number_for_several_tests_is_lossy() -> None:
-    """Rule 3 of methods.md 0."""
+    """Each test needs a number of its own (Leviathan et al., 2211.17192, algorithm 1)."""
     lossy_law = emitted_law(lossy.one_number_for_all, always(A_P), chain(always(A_Q), 2))
     found = joint_law(lossy_law, always(A_P), 2)
     assert largest_difference(found, target_law(always(A_P), 2)) > 0.01
