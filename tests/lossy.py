@@ -17,7 +17,10 @@ P = Callable[[int], Tensor]
 
 
 def dropping(q: Tensor, dropped: Container[int]) -> Callable[[Noise], Draft]:
-    """Draws one token from q and drops it where it is one of `dropped` (DSpark, 2607.05147, 3.2.2)."""
+    """Draws one token from q and drops it where it is one of `dropped`.
+
+    (DSpark, 2607.05147, section 3.2.2, says why that is lossy.)
+    """
 
     def draft(noise: Noise) -> Draft:
         token = noise.sample(q, 0, Purpose.DRAFT)

@@ -25,14 +25,6 @@ PROMPT = "the stop the END the stop"
 CHAT = [{"role": "user", "content": "the END"}]
 
 
-@pytest.fixture(autouse=True, scope="module")
-def _one_thread() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-
-
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tiny_folders.save(tmp_path_factory.mktemp("target"))

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import cache
 from typing import Any
 
-import pytest
 import torch
 import transformers
 from torch import Tensor, nn
@@ -125,12 +124,3 @@ def tokens_of(count: int, seed: int = 0) -> tuple[int, ...]:
     """Random token ids, none of them special."""
     generator = torch.Generator().manual_seed(seed)
     return tuple(torch.randint(3, VOCAB, (count,), generator=generator).tolist())
-
-
-@pytest.fixture
-def one_thread() -> Iterator[None]:
-    """Products this small gain nothing from threads, and wait long for them on a busy machine."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)

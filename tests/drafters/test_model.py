@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -23,14 +23,6 @@ from tests.rigged import Run, law_of_run, markov, run
 from tests.tiny_models import VOCAB, build, tiny, tokens_of
 
 WARM = SamplingParams(temperature=1.0)
-
-
-@pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 def lean(model: Any, **options: Any) -> CachedTarget:

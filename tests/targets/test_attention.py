@@ -13,9 +13,6 @@ from torch import Tensor
 
 from paceline.targets.attention import Pass, Segment, attend
 from paceline.targets.cache import KeyValueCache
-from tests.tiny_models import one_thread  # noqa: F401
-
-pytestmark = pytest.mark.usefixtures("one_thread")
 
 HEADS, WIDTH, VALUE_WIDTH = 4, 8, 6
 

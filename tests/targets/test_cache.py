@@ -9,9 +9,6 @@ import torch
 from torch import Tensor
 
 from paceline.targets.cache import SLACK, KeyValueCache
-from tests.tiny_models import one_thread  # noqa: F401
-
-pytestmark = pytest.mark.usefixtures("one_thread")
 
 HEADS, WIDTHS = 2, (3, 5)
 

@@ -19,9 +19,6 @@ from paceline.targets.attention import Pass, attend
 from paceline.targets.cache import SLACK
 from paceline.targets.cached import CachedTarget
 from paceline.types import Draft, TargetInfo
-from tests.tiny_models import one_thread  # noqa: F401
-
-pytestmark = pytest.mark.usefixtures("one_thread")
 
 VOCAB = 11
 

@@ -6,7 +6,6 @@ import json
 import subprocess
 import sys
 import textwrap
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -58,14 +57,6 @@ TREE = Draft(tokens_of(8, seed=2), parents=(-1, -1, 0, 1, 1, 4, 0, 5))
 
 # The rounding of float32 products, summed in another order.
 CLOSE = {"rtol": 0, "atol": 1e-4}
-
-
-@pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 @pytest.fixture(scope="module", params=MODELS)

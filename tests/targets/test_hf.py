@@ -30,14 +30,11 @@ from tests.tiny_models import (
     VOCAB,
     WINDOWED,
     build,
-    one_thread,  # noqa: F401
     own_logits,
     randomise,
     tiny,
     tokens_of,
 )
-
-pytestmark = pytest.mark.usefixtures("one_thread")
 
 CLOSE = {"rtol": 1e-5, "atol": 1e-5}
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
@@ -25,15 +25,6 @@ from tests.tiny_models import VOCAB, build, tokens_of
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 SIZES = {"hidden_size": 64, "intermediate_size": 128, "head_dim": 16}
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _one_thread() -> Iterator[None]:
-    """Tiny products gain nothing from threads, and wait for them on a busy machine."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 @cache

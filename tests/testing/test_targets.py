@@ -17,9 +17,7 @@ from paceline.targets.invariant import make_invariant
 from paceline.targets.table import TableSlot, TableTarget
 from paceline.testing import TargetRule, check_target
 from paceline.types import Draft, Scores, TargetInfo
-from tests.tiny_models import build, one_thread  # noqa: F401
-
-pytestmark = pytest.mark.usefixtures("one_thread")
+from tests.tiny_models import build
 
 VOCAB = 13
 

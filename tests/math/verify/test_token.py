@@ -336,7 +336,12 @@ def test_a_lossy_rule_gives_its_known_wrong_law(
         (A_P, ARGMAX),
         (DSPARK[0], chain(always(DSPARK[1]), 1)),
     ],
-    ids=["point mass, transformers 32867", "drawn, transformers 32867", "point mass", "drawn, DSpark"],
+    ids=[
+        "point mass, transformers 32867",
+        "drawn, transformers 32867",
+        "point mass",
+        "drawn, DSpark",
+    ],
 )
 def test_the_honest_counterparts_keep_the_law(p: Tensor, drafting: Drafting) -> None:
     found = first_token(emitted_law(verify, always(p), drafting), len(p))
