@@ -6,6 +6,7 @@ import subprocess
 import sys
 from dataclasses import dataclass
 from importlib.metadata import EntryPoint
+from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
@@ -76,6 +77,45 @@ def test_unknown_settings_name_the_nearest_of_those_that_can_be_set() -> None:
 def test_a_bad_value_is_the_plug_in_s_own_error() -> None:
     with pytest.raises(InvalidInput, match="max_ngram must be at least 1"):
         registry.make("drafter", "ngram", {"max_ngram": 0})
+
+
+@pytest.mark.parametrize(("name", "needed"), [("none", False), ("ngram", False), ("model", True)])
+def test_what_the_built_in_drafters_need(name: str, needed: bool) -> None:
+    drafter = registry.find("drafter", name)
+    assert drafter.needs_draft_model is needed, "they say so"
+    assert registry.needs_draft_model(drafter) is needed
+    assert registry.needs_draft_model(Foreign) is False, "one that says nothing needs none"
+
+
+def install(folder: Path, package: str, points: str) -> None:
+    """What a package installer leaves of a package that registers a drafter."""
+    metadata = folder / f"{package}-1.0.dist-info"
+    metadata.mkdir()
+    (metadata / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package}\nVersion: 1.0\n")
+    (metadata / "entry_points.txt").write_text(f"[paceline.drafters]\n{points}\n")
+
+
+class TestClashes:
+    def test_a_name_that_two_packages_claim_is_nobody_s(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        install(tmp_path, "shadow", "ngram = shadow.drafters:Other")
+        monkeypatch.syspath_prepend(tmp_path)
+        for call in (registry.find, registry.make, lambda kind, *_: registry.points(kind)):
+            with pytest.raises(PacelineError, match=r"two packages register .* 'ngram'") as caught:
+                call("drafter", "ngram", *([{}] if call is registry.make else []))
+            assert "shadow (shadow.drafters:Other)" in str(caught.value)
+            assert "paceline (paceline.drafters.ngram:NgramDrafter)" in str(caught.value)
+        assert registry.names("drafter").count("ngram") == 1, "the shell can still complete names"
+
+    def test_the_same_class_twice_is_no_clash(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        install(tmp_path, "again", "ngram = paceline.drafters.ngram:NgramDrafter")
+        install(tmp_path, "other", "another = other.drafters:Other")
+        monkeypatch.syspath_prepend(tmp_path)
+        assert registry.find("drafter", "ngram") is NgramDrafter
+        assert "another" in registry.names("drafter")
 
 
 @pytest.mark.usefixtures("foreign")

@@ -60,7 +60,14 @@ class DraftSession(Protocol):
 
 
 class Drafter(Protocol):
-    """A way to draft. Holds settings only: frozen, shareable, the same for every sequence."""
+    """A way to draft. Holds settings only: frozen, shareable, the same for every sequence.
+
+    A drafter that drafts with a model of its own says so in its class, by
+    `needs_draft_model: ClassVar[bool] = True`, and takes that model, a `Target`, as its setting
+    `model`. It can then be given by name together with a draft model. The mark is read from the
+    class, before there is a drafter, so it is no member here, and a class without it needs none
+    (`registry.needs_draft_model`).
+    """
 
     @property
     def name(self) -> str:
@@ -150,7 +157,11 @@ class Verifier(Protocol):
 
     @property
     def couples(self) -> bool:
-        """Whether a drafter's draws share the noise of the target's, position by position."""
+        """Whether the tokens follow from p and the noise alone, whatever is drafted.
+
+        The draws of a drafter then share the noise of the target's, position by position, so that
+        they agree as often as they can.
+        """
         ...
 
     @property

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
-from importlib.metadata import EntryPoint, entry_points
+from importlib.metadata import EntryPoint, EntryPoints, entry_points
 from typing import Any, Literal
 
 from paceline.errors import InvalidInput, PacelineError, UnknownName
@@ -16,8 +16,21 @@ Kind = Literal["drafter", "verifier", "controller"]
 
 
 def points(kind: Kind) -> dict[str, EntryPoint]:
-    """The entry points of a kind, by name; imports nothing."""
-    return {point.name: point for point in entry_points(group=f"paceline.{kind}s")}
+    """The entry points of a kind, by name; imports nothing.
+
+    Raises:
+        PacelineError: two packages register different things under one name. Which of them a
+            name means would depend on the order in which they were installed.
+    """
+    found: dict[str, EntryPoint] = {}
+    for point in _registered(kind):
+        first = found.setdefault(point.name, point)
+        if first.value != point.value:
+            raise PacelineError(
+                f"two packages register a {kind} under the name {point.name!r}: {_origin(first)} "
+                f"and {_origin(point)}; uninstall one of them, or rename its entry point"
+            )
+    return found
 
 
 def names(kind: Kind) -> list[str]:
@@ -26,7 +39,7 @@ def names(kind: Kind) -> list[str]:
     >>> names("verifier")
     ['coupling', 'token']
     """
-    return sorted(points(kind))
+    return sorted({point.name for point in _registered(kind)})
 
 
 def find(kind: Kind, name: str) -> Any:
@@ -34,7 +47,7 @@ def find(kind: Kind, name: str) -> Any:
 
     Raises:
         UnknownName: there is none; names the nearest.
-        PacelineError: its module cannot be imported.
+        PacelineError: its module cannot be imported, or two packages claim a name.
     """
     known = points(kind)
     if name not in known:
@@ -48,18 +61,46 @@ def find(kind: Kind, name: str) -> Any:
         ) from error
 
 
-def make(kind: Kind, name: str, settings: Mapping[str, Any]) -> Any:
-    """Build the plug-in `name` from its settings.
+def needs_draft_model(drafter: Any) -> bool:
+    """Whether a drafter, or its class, drafts with a model of its own.
+
+    One that does not say so has none; see `protocols.Drafter`.
+    """
+    return bool(getattr(drafter, "needs_draft_model", False))
+
+
+def check_settings(kind: Kind, name: str, settings: Mapping[str, Any]) -> None:
+    """Refuse a setting that the plug-in `name` does not have.
 
     Raises:
-        UnknownName: an unknown name, or a setting that the plug-in does not have.
+        UnknownName: names the nearest of those that it has.
     """
     plugin = find(kind, name)
     known = [item.name for item in fields(plugin) if item.init] if is_dataclass(plugin) else []
     for setting in settings:
         if setting not in known:
             raise UnknownName.among(f"setting of {kind} {name!r}:", setting, known)
+
+
+def make(kind: Kind, name: str, settings: Mapping[str, Any]) -> Any:
+    """Build the plug-in `name` from its settings.
+
+    Raises:
+        UnknownName: an unknown name, or a setting that the plug-in does not have.
+        InvalidInput: a setting is missing, or of the wrong type.
+    """
+    check_settings(kind, name, settings)
     try:
-        return plugin(**settings)
+        return find(kind, name)(**settings)
     except TypeError as error:
         raise InvalidInput(f"{kind} {name!r}: {error}") from None
+
+
+def _registered(kind: Kind) -> EntryPoints:
+    return entry_points(group=f"paceline.{kind}s")
+
+
+def _origin(point: EntryPoint) -> str:
+    """The package that an entry point comes from, and the class that it names."""
+    package = "an unknown package" if point.dist is None else point.dist.name
+    return f"{package} ({point.value})"

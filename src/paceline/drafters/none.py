@@ -16,6 +16,7 @@ class NoDrafter:
 
     name: ClassVar[str] = "none"
     needs: ClassVar[frozenset[str]] = frozenset()
+    needs_draft_model: ClassVar[bool] = False
 
     def open(self, target: TargetInfo, capacity: int) -> NoSession:
         """See `protocols.Drafter.open`."""
