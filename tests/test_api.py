@@ -15,8 +15,10 @@ import torch
 import paceline
 from paceline import api
 from paceline.api import Chunk, Generation, LanguageModel, Options, load
+from paceline.controllers.fixed import FixedController
 from paceline.drafters.ngram import NgramDrafter
-from paceline.errors import ContextOverflow, InvalidInput, UnknownName
+from paceline.errors import ContextOverflow, InvalidInput, PacelineError, UnknownName
+from paceline.huggingface import speculate
 from paceline.math.verify.coupling import CouplingVerifier
 from paceline.types import SamplingParams
 from tests import tiny_folders
@@ -61,6 +63,7 @@ class TestLoad:
         plain = plainly(model, max_tokens=20)
         found = model.generate(PROMPT, max_tokens=20, draft_model=model, num_draft_tokens=50)
         assert found.token_ids == plain.token_ids
+        assert found.spec["promise"] == plain.spec["promise"] == "law, path, bits"
         assert found.spec["num_drafts"] > 0
 
     def test_wrong_combinations(self, folder: Path) -> None:
@@ -241,7 +244,9 @@ class TestRefusals:
             ({"drafter": "ngrams"}, "unknown drafter 'ngrams'; did you mean 'ngram'"),
             ({"verify": "couplin"}, "unknown verifier 'couplin'; did you mean 'coupling'"),
             ({"drafter_options": {"max_ngrm": 3}}, "did you mean 'max_ngram'"),
-            ({"drafter": "model"}, "needs a draft_model"),
+            ({"controller": "fixd"}, "unknown controller 'fixd'; did you mean 'fixed'"),
+            ({"controller": FixedController(2), "num_draft_tokens": 2}, "by name"),
+            ({"drafter": "model"}, "needs a draft model; give draft_model"),
             ({"drafter": NgramDrafter(), "drafter_options": {"max_ngram": 2}}, "by name"),
             ({"num_draft_tokens": -1}, "num_draft_tokens must be at least 0"),
             ({"num_draft_tokens": 2.5}, "num_draft_tokens must be a whole number"),
@@ -265,6 +270,77 @@ class TestRefusals:
             with pytest.raises(InvalidInput, match=message):
                 call(PROMPT, **options)
 
+    # Some of everything that an option cannot be. `max_tokens` and others may be None.
+    WRONG: ClassVar[dict[str, list[Any]]] = {
+        "drafter": [5, NgramDrafter, [], ""],
+        "drafter_options": [
+            3,
+            "max_ngram",
+            [("max_ngram", 3)],
+            {3: 4},
+            {"max_ngram": "3"},
+            {"match": 3},
+            {"references": 3},
+            {"references": [3]},
+            {"references": [["a"]]},
+            {"references": [[-1]]},
+        ],
+        "draft_model": [3, [], {}, b"name", len],
+        "controller": [5, FixedController, NgramDrafter, ""],
+        "num_draft_tokens": ["5", 2.5, True, [3]],
+        "verify": [None, 5, CouplingVerifier, NgramDrafter(), ""],
+        "max_tokens": ["5", 2.5, True, [3]],
+        "min_tokens": [None, "5", 2.5, True],
+        "stop": [0, 5, False, b"END", [5], {"END": 1}, ""],
+        "stop_token_ids": [0, 5, "a", ["a"], [1.5], [None]],
+        "ignore_eos": [None, 0, "no"],
+        "logprobs": ["5", 2.5, True, -1],
+        "processors": [None, 5, [5], "text", len],
+        "draft_processors": [None, 5, [5], "text", len],
+        "temperature": [None, "warm", [1.0], 10**400, float("nan")],
+        "top_k": [None, "5", 2.5, True],
+        "top_p": [None, "most", [0.5]],
+        "min_p": [None, "few", [0.5]],
+        "repetition_penalty": [None, "high", [1.0]],
+        "presence_penalty": [None, "high", [1.0]],
+        "frequency_penalty": [None, "high", [1.0]],
+        "logit_bias": [None, 5, [1], "a", {"a": 1.0}, {1: "a"}, {1: 10**400}],
+        "allowed_token_ids": [5, "a", ["a"], [1.5], []],
+        "banned_token_ids": [None, 3, "a", ["a"], [[1]]],
+        "seed": ["5", 2.5, True, [3]],
+    }
+
+    def test_every_option_is_in_the_table(self) -> None:
+        assert self.WRONG.keys() == Options.__annotations__.keys()
+
+    @pytest.mark.parametrize("option", WRONG)
+    def test_no_wrong_type_is_let_through(self, model: LanguageModel, option: str) -> None:
+        for value in self.WRONG[option]:
+            with pytest.raises(PacelineError) as caught:
+                model.generate(PROMPT, **{option: value})
+            assert str(caught.value), (option, value)
+
+    @pytest.mark.parametrize(
+        "settings",
+        [
+            {"params": 3},
+            {"params": {"temprature": 1.0}},
+            {"params": {"temperature": "warm"}},
+            {"params": {3: 4}},
+            {"params": {"seed": 5}},
+            {"min_confidence": "high"},
+            {"entropy_bound": None},
+            {"model": 3},
+        ],
+        ids=str,
+    )
+    def test_no_wrong_setting_of_a_draft_model_is_let_through(
+        self, model: LanguageModel, draft: LanguageModel, settings: dict[str, Any]
+    ) -> None:
+        own = {} if "model" in settings else {"draft_model": draft}
+        with pytest.raises(PacelineError):
+            model.generate(PROMPT, drafter="model", drafter_options=settings, **own)  # type: ignore[call-overload]
+
     def test_samples(self, model: LanguageModel) -> None:
         for n in (0, -1, 1.5, "2"):
             with pytest.raises(InvalidInput, match="n must be"):
@@ -278,7 +354,7 @@ class TestRefusals:
                 call([5] * 256)
 
     def test_draft_models(self, model: LanguageModel, draft: LanguageModel) -> None:
-        with pytest.raises(InvalidInput, match="'ngram' takes no draft_model"):
+        with pytest.raises(InvalidInput, match="'ngram' takes no draft model"):
             model.generate(PROMPT, drafter="ngram", draft_model=draft)
         with pytest.raises(InvalidInput, match="given has its settings already"):
             model.generate(PROMPT, drafter=NgramDrafter(), draft_model=draft)
@@ -325,10 +401,13 @@ class TestDraftModels:
     ) -> None:
         """A vocabulary of 150,000 tokens takes a tenth of a second to list."""
         model, compared = load(folder), []
-        monkeypatch.setattr(api, "check_same_tokenizer", lambda *args: compared.append(args))
+        monkeypatch.setattr(
+            api, "check_same_tokenizer", lambda *args, **names: compared.append((args, names))
+        )
         for _ in range(3):
             model.generate(PROMPT, draft_model=draft, max_tokens=2)
-        assert compared == [(model, draft)]
+        names = {"target": model.name, "draft": draft.name}
+        assert compared == [((model.tokenizer, draft.tokenizer), names)]
 
     def test_references(self, model: LanguageModel) -> None:
         answer = plainly(model, max_tokens=30)
@@ -341,6 +420,74 @@ class TestDraftModels:
             assert found.metrics.mean_acceptance_length > 3
         text = model.generate(PROMPT, drafter_options={"references": "the END"}, max_tokens=4)
         assert text.token_ids == answer.token_ids[:4], "one text is one reference"
+
+    def test_references_are_text_amid_others_through_both_doors(self) -> None:
+        """A start token would stand between the text and what comes before it."""
+        words = tiny_folders.tokenizer(add_bos=True)
+        model = load(tiny_folders.model(), words)
+        assert model.encode("the END")[0] == words.bos_token_id
+        expected = NgramDrafter(references=[words.encode("the END", add_special_tokens=False)])  # type: ignore[arg-type]
+        assert words.bos_token_id not in expected.references[0]
+        assert model._drafter({"drafter_options": {"references": "the END"}}) == expected
+        assert speculate(references="the END", tokenizer=words).drafter == expected
+
+    def test_references_that_are_text_need_a_tokenizer(self) -> None:
+        with pytest.raises(InvalidInput, match="a reference that is text needs a tokenizer"):
+            load(tiny_folders.model()).generate([5], drafter_options={"references": "the"})
+
+    def test_as_a_setting_of_the_drafter(
+        self, model: LanguageModel, draft: LanguageModel, folder: Path
+    ) -> None:
+        expected = model.generate(PROMPT, draft_model=draft, max_tokens=9)
+        for given in (draft, draft.target, folder):
+            found = model.generate(PROMPT, drafter_options={"model": given}, max_tokens=9)
+            assert found.drafter == "model"
+            assert found.token_ids == expected.token_ids
+        with pytest.raises(InvalidInput, match="the draft model is given twice"):
+            model.generate(PROMPT, draft_model=draft, drafter_options={"model": draft})
+
+    def test_its_sampling_options_may_be_a_mapping(
+        self, model: LanguageModel, draft: LanguageModel
+    ) -> None:
+        options: dict[str, Any] = {"draft_model": draft, "temperature": 1.0, "seed": 4}
+        told = [
+            model.generate(PROMPT, drafter_options={"params": params}, max_tokens=16, **options)
+            for params in ({"temperature": 0.5}, SamplingParams(temperature=0.5))
+        ]
+        assert told[0].token_ids == told[1].token_ids
+        assert told[0].spec == told[1].spec
+
+    def test_threads_load_it_once(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        model, loads = load(folder), []
+
+        def slowly(source: Any) -> LanguageModel:
+            loads.append(source)
+            time.sleep(0.2)  # long enough for the others to come by
+            return load(source)
+
+        monkeypatch.setattr(api, "load", slowly)
+        threads = [
+            threading.Thread(
+                target=model.generate,
+                args=(PROMPT,),
+                kwargs={"draft_model": folder, "max_tokens": 2},
+            )
+            for _ in range(3)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert loads == [folder]
+
+    def test_an_unknown_tokenizer_and_another_vocabulary_are_told_once(
+        self, model: LanguageModel, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        for vocab_size, told in ((tiny_folders.PADDED_VOCAB, 0), (400, 1)):
+            unknown = load(tiny_folders.model(vocab_size=vocab_size))
+            for _ in range(2):
+                model.generate(PROMPT, draft_model=unknown, max_tokens=2)
+            assert sum("has a vocabulary of 400" in text for text in caplog.messages) == told
 
 
 class TestSeeds:
@@ -481,7 +628,9 @@ def plainly_streamed(model: LanguageModel) -> Iterator[Chunk | Generation]:
 class TestResult:
     SPEC = (
         "drafter",
+        "verifier",
         "exact",
+        "promise",
         "num_rounds",
         "num_drafts",
         "num_draft_tokens",
@@ -522,7 +671,8 @@ class TestResult:
             len(found.token_ids) / told["time"]["decode_s"]
         )
         spec = told["spec"]
-        assert (spec["drafter"], spec["exact"]) == ("model", True)
+        assert (spec["drafter"], spec["verifier"], spec["exact"]) == ("model", "token", True)
+        assert spec["promise"] == "law, path"
         assert spec["mean_acceptance_length"] == pytest.approx(20 / spec["num_rounds"])
         assert len(spec["acceptance_rate_per_position"]) == 3
 
@@ -571,6 +721,20 @@ def test_four_threads_answer_as_one(model: LanguageModel, draft: LanguageModel) 
     for number, expected in enumerate(alone):
         for one in found[number]:
             assert (one.text, one.token_ids) == (expected.text, expected.token_ids)
+
+
+def test_a_controller_by_name_and_as_an_object(model: LanguageModel) -> None:
+    options: dict[str, Any] = {"max_tokens": 20, "ignore_eos": True}
+    told = [
+        model.generate(PROMPT, **options, **length).spec
+        for length in (
+            {"num_draft_tokens": 2},
+            {"num_draft_tokens": 2, "controller": "fixed"},
+            {"controller": FixedController(2)},
+        )
+    ]
+    assert told[0] == told[1] == told[2]
+    assert len(told[0]["acceptance_rate_per_position"]) == 2
 
 
 def test_a_rule_and_a_drafter_as_objects(model: LanguageModel) -> None:

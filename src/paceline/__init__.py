@@ -9,15 +9,16 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from paceline.api import Generation, LanguageModel, load
+    from paceline.api import LanguageModel, load
     from paceline.errors import PacelineError
     from paceline.huggingface import speculate
+    from paceline.results import Generation
     from paceline.types import SamplingParams
 
 __version__ = "0.1.0.dev0"
 
 _HOME = {
-    "Generation": "paceline.api",
+    "Generation": "paceline.results",
     "LanguageModel": "paceline.api",
     "PacelineError": "paceline.errors",
     "SamplingParams": "paceline.types",

@@ -2,34 +2,42 @@
 
 from __future__ import annotations
 
-import operator
 import secrets
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from threading import Lock
 from time import perf_counter
 from typing import Any, TypedDict, Unpack, overload
 from weakref import WeakSet
 
 import torch
 
-from paceline import loading, registry
-from paceline.controllers.fixed import FixedController
+from paceline import jobs, loading
+from paceline import options as checked
+from paceline.assembly import (
+    check_same_tokenizer,
+    make_controller,
+    make_drafter,
+    make_verifier,
+    warn_of_vocabularies,
+)
 from paceline.engine import Request, decode
 from paceline.errors import InvalidInput, UnknownName
-from paceline.events import Event, Finished, Prefilled, Round
+from paceline.jobs import Job
 from paceline.math.noise import SeededNoise
 from paceline.math.warp import Processor
-from paceline.metrics import Metrics
 from paceline.models import Progress
-from paceline.protocols import Drafter, Target, Verifier
+from paceline.protocols import Controller, Drafter, Target, Verifier
 from paceline.request import length_limit, token_ids
+from paceline.results import Chunk, Generation, Piece, promise_of
 from paceline.targets.cached import CachedTarget, Decoder
 from paceline.targets.invariant import make_invariant
 from paceline.targets.packing import Storage
-from paceline.text import StopStrings, TextStream, encode_prompt
-from paceline.types import SamplingParams, require_int
+from paceline.text import StopStrings, TextStream, encode_plain, encode_prompt
+from paceline.types import SamplingParams, TargetInfo, require_int
+
+__all__ = ["Chunk", "Generation", "LanguageModel", "Options", "Piece", "Prompt", "load"]
 
 Prompt = str | Sequence[Mapping[str, Any]] | Sequence[int]
 """A text, chat messages (`role` and `content`), or token ids."""
@@ -44,8 +52,12 @@ class Options(TypedDict, total=False):
         drafter: a registered name, or a drafter; "model" where a draft model is given, else
             "ngram".
         drafter_options: settings of a drafter given by name.
-        draft_model: a loaded model, or what `load` takes; for drafters that need one.
-        num_draft_tokens: the most tokens that are drafted a round. 5 where left out.
+        draft_model: for drafters that need one: a loaded model, or the name or path of one, which
+            is loaded as it is, once. A draft may be coarse, so a cheaper one is to be had by
+            `load(name, storage="int4", head_tokens=32000)`.
+        controller: a registered name, or a controller: how far to draft. "fixed" where left out.
+        num_draft_tokens: the most tokens that are drafted a round, for a controller given by name.
+            5 where left out.
         verify: a registered rule, or a rule. "token" where left out.
         max_tokens: the longest answer; 256 where left out, None goes on to the context's end.
         min_tokens: before this length the answer cannot end.
@@ -59,10 +71,11 @@ class Options(TypedDict, total=False):
         temperature and the rest: see `types.SamplingParams`.
     """
 
-    drafter: str | Drafter
-    drafter_options: Mapping[str, Any]
-    draft_model: LanguageModel | str | Path
-    num_draft_tokens: int
+    drafter: str | Drafter | None
+    drafter_options: Mapping[str, Any] | None
+    draft_model: LanguageModel | str | Path | None
+    controller: str | Controller | None
+    num_draft_tokens: int | None
     verify: str | Verifier
     max_tokens: int | None
     min_tokens: int
@@ -86,108 +99,6 @@ class Options(TypedDict, total=False):
 
 
 _SAMPLING = SamplingParams.__dataclass_fields__.keys()
-
-
-@dataclass(frozen=True, slots=True)
-class Piece:
-    """The text that one token brought, and whether the token was drafted and accepted.
-
-    Text may be held back until it is known not to be part of a stop string or a broken character;
-    it comes with a later token, or at the end in a piece that names the last token again.
-    """
-
-    text: str
-    token_id: int
-    drafted: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Chunk:
-    """What one round added to the text."""
-
-    pieces: tuple[Piece, ...]
-
-    @property
-    def text(self) -> str:
-        """The new text."""
-        return "".join(piece.text for piece in self.pieces)
-
-
-@dataclass(frozen=True, slots=True)
-class Generation:
-    """A finished answer.
-
-    Args:
-        text: without what ended it.
-        token_ids: with the token that ended it.
-        finish_reason: "stop" or "length".
-        num_prompt_tokens: the length of the prompt.
-        seed: gives the same answer again, alone or in company.
-        drafter, exact: how it was drafted, and whether the rule is exact.
-        metrics: what the rounds counted and took.
-        decode_seconds: from the end of the prefill to the last token, without the time that the
-            reader of a stream takes.
-        load_seconds: what loading the model took, once.
-        logprobs, top_logprobs: one a token, where they were asked for.
-    """
-
-    text: str
-    token_ids: tuple[int, ...]
-    finish_reason: str
-    num_prompt_tokens: int
-    seed: int
-    drafter: str
-    exact: bool
-    metrics: Metrics
-    decode_seconds: float
-    load_seconds: float = 0.0
-    logprobs: tuple[float, ...] | None = None
-    top_logprobs: tuple[tuple[tuple[int, float], ...], ...] | None = None
-
-    @property
-    def usage(self) -> dict[str, int]:
-        """The tokens of prompt and answer, in the words of the OpenAI API."""
-        return {
-            "prompt_tokens": self.num_prompt_tokens,
-            "completion_tokens": len(self.token_ids),
-        }
-
-    @property
-    def tokens_per_second(self) -> float | None:
-        """Tokens of the answer a second of decoding, prefill aside; None without any."""
-        return len(self.token_ids) / self.decode_seconds if self.token_ids else None
-
-    @property
-    def spec(self) -> dict[str, Any]:
-        """What speculation did, in the field names of vLLM; rates are None without a draft."""
-        return {"drafter": self.drafter, "exact": self.exact, **self.metrics.spec()}
-
-    def to_json(self) -> dict[str, Any]:
-        """Everything as plain JSON values."""
-        metrics = self.metrics
-        found: dict[str, Any] = {
-            "text": self.text,
-            "token_ids": list(self.token_ids),
-            "finish_reason": self.finish_reason,
-            "usage": self.usage,
-            "seed": self.seed,
-            "spec": self.spec,
-            "time": {
-                "load_s": self.load_seconds,
-                "prefill_s": metrics.prefill_s,
-                "decode_s": self.decode_seconds,
-                "draft_s": metrics.draft_s,
-                "target_s": metrics.target_s,
-                "verify_s": metrics.verify_s,
-            },
-            "tokens_per_second": self.tokens_per_second,
-        }
-        if self.logprobs is not None:
-            found["logprobs"] = list(self.logprobs)
-            found["top_logprobs"] = [
-                [list(pair) for pair in row] for row in self.top_logprobs or ()
-            ]
-        return found
 
 
 def load(
@@ -265,6 +176,7 @@ class LanguageModel:
     load_seconds: float = 0.0
     _drafts: dict[str, LanguageModel] = field(default_factory=dict, repr=False)
     _checked: WeakSet[LanguageModel] = field(default_factory=WeakSet, repr=False)
+    _lock: Lock = field(default_factory=Lock, repr=False)
 
     @property
     def name(self) -> str:
@@ -312,10 +224,9 @@ class LanguageModel:
             )
         return self._run(self._jobs(prompts, options))
 
-    def _run(self, jobs: Sequence[_Job]) -> list[Generation]:
-        for event in decode(self.target, jobs[0].verifier, [job.request for job in jobs]):
-            jobs[event.index].take(event)
-        return [job.generation(self.load_seconds) for job in jobs]
+    def _run(self, batch: Sequence[Job]) -> list[Generation]:
+        events = decode(self.target, batch[0].verifier, [job.request for job in batch])
+        return jobs.finish(events, batch, self.load_seconds)
 
     def stream(self, prompt: Prompt, **options: Unpack[Options]) -> Generator[Chunk | Generation]:
         """Answer a prompt piece by piece: `Chunk`s as they come, then the `Generation`.
@@ -326,7 +237,7 @@ class LanguageModel:
         """
         (job,) = self._jobs([prompt], options)
         events = decode(self.target, job.verifier, [job.request])
-        return _stream(events, job, self.load_seconds)
+        return jobs.stream(events, job, self.load_seconds)
 
     def encode(self, prompt: Prompt) -> list[int]:
         """The token ids of a prompt: chat messages through the model's template."""
@@ -348,7 +259,7 @@ class LanguageModel:
 
     def _jobs(
         self, prompts: Sequence[Prompt], options: Options, *, samples: bool = False
-    ) -> list[_Job]:
+    ) -> list[Job]:
         """Turn options into requests; everything that can be wrong with them is found here.
 
         Every prompt gets the seed of the options, or a fresh one; `samples` of one prompt get one
@@ -359,102 +270,88 @@ class LanguageModel:
                 raise UnknownName.among("option", name, Options.__annotations__)
         if not prompts:
             raise InvalidInput("there is no prompt; give at least one")
-        verifier = options.get("verify", "token")
-        if isinstance(verifier, str):
-            verifier = registry.make("verifier", verifier, {})
-        drafter = self._drafter(options)
+        verifier = make_verifier(options.get("verify", "token"))
         sampling = {name: options[name] for name in _SAMPLING if name in options}  # type: ignore[literal-required]
         params = SamplingParams(**sampling)
-        stops = options.get("stop") or ()
-        stops = [stops] if isinstance(stops, str) else list(stops)
-        min_tokens = options.get("min_tokens", 0)
-        ends = self._stop_token_ids(options)
-        if not options.get("ignore_eos", False):
+        stops = checked.stop_strings(options.get("stop"))
+        stop_tokenizer = self._needed_tokenizer("stop strings") if stops else None
+        ends = checked.stop_token_ids(options.get("stop_token_ids"), self.target.info)
+        if not checked.flag("ignore_eos", options.get("ignore_eos", False)):
             ends |= self.eos_token_ids
-        jobs = []
+        common: dict[str, Any] = {
+            "drafter": self._drafter(options),
+            "controller": make_controller(
+                options.get("controller"), options.get("num_draft_tokens")
+            ),
+            "params": params,
+            "max_tokens": options.get("max_tokens", DEFAULT_MAX_TOKENS),
+            "min_tokens": options.get("min_tokens", 0),
+            "stop_token_ids": ends,
+            "processors": checked.functions("processors", options.get("processors", ())),
+            "draft_processors": checked.functions(
+                "draft_processors", options.get("draft_processors", ())
+            ),
+            "logprobs": options.get("logprobs"),
+        }
+        promise = promise_of(verifier, params, self.target.info)
         first_seed = _seed(params)
+        batch = []
         for number, prompt in enumerate(prompts):
             seed = (first_seed + number) % 2**64 if samples else _seed(params)
-            rules = [StopStrings(self._needed_tokenizer("stop strings"), stops)] if stops else []
             request = Request(
                 prompt=self.encode(prompt),
-                drafter=drafter,
-                controller=FixedController(options.get("num_draft_tokens", 5)),
                 noise=SeededNoise(seed),
-                params=params,
-                max_tokens=options.get("max_tokens", DEFAULT_MAX_TOKENS),
-                min_tokens=min_tokens,
-                stop_token_ids=ends,
-                stop_rules=rules,
-                processors=options.get("processors", ()),
-                draft_processors=options.get("draft_processors", ()),
-                logprobs=options.get("logprobs"),
+                stop_rules=[StopStrings(stop_tokenizer, stops)] if stops else [],
+                **common,
             )
             length_limit(request, request.prompt, self.target.info)
-            text = None if self.tokenizer is None else TextStream(self.tokenizer, stops, min_tokens)
-            jobs.append(_Job(request, verifier, seed, text))
-        return jobs
-
-    def _stop_token_ids(self, options: Options) -> frozenset[int]:
-        """Those that the caller names; a model may name more than its vocabulary has."""
-        given = options.get("stop_token_ids")
-        vocab_size = self.target.info.vocab_size
-        try:
-            ids = frozenset(operator.index(token) for token in given or ())
-        except TypeError:
-            raise InvalidInput(f"stop_token_ids must be token ids; it is {given!r:.80}") from None
-        if outside := [token for token in ids if not 0 <= token < vocab_size]:
-            raise InvalidInput(
-                f"stop_token_ids take ids from 0 to {vocab_size - 1}; got {outside[0]}"
-            )
-        return ids
+            text = None
+            if self.tokenizer is not None:
+                text = TextStream(self.tokenizer, stops, request.min_tokens)
+            batch.append(Job(request, verifier, promise, seed, text))
+        return batch
 
     def _drafter(self, options: Options) -> Drafter:
-        draft_model = options.get("draft_model")
-        drafter = options.get("drafter", "ngram" if draft_model is None else "model")
-        settings = dict(options.get("drafter_options", {}))
-        if not isinstance(drafter, str):
-            if settings or draft_model is not None:
-                raise InvalidInput(
-                    "drafter_options and draft_model go with a drafter given by name; the one "
-                    "given has its settings already"
-                )
-            return drafter
-        wants_model = "model" in getattr(
-            registry.find("drafter", drafter), "__dataclass_fields__", {}
+        return make_drafter(
+            options.get("drafter"),
+            options.get("drafter_options"),
+            options.get("draft_model"),
+            as_target=self._draft_target,
+            encode=lambda text: encode_plain(
+                self._needed_tokenizer("a reference that is text"), text
+            ),
         )
-        if wants_model and draft_model is None:
-            raise InvalidInput(f"drafter {drafter!r} needs a draft_model; give a name, say")
-        if draft_model is not None:
-            if not wants_model:
-                raise InvalidInput(f"drafter {drafter!r} takes no draft_model; leave it out")
-            settings["model"] = self._draft_model(draft_model).target
-        if references := settings.get("references"):
-            if isinstance(references, str):
-                references = [references]
-            settings["references"] = tuple(
-                tuple(self.encode(reference)) for reference in references
-            )
-        drafter_object: Drafter = registry.make("drafter", drafter, settings)
-        return drafter_object
 
-    def _draft_model(self, source: LanguageModel | str | Path) -> LanguageModel:
+    def _draft_target(self, source: Any) -> Target:
+        """The target of a draft model: loaded, and compared with this one, once."""
+        if isinstance(getattr(source, "info", None), TargetInfo):
+            warn_of_vocabularies(self.target.info, source.info)
+            target: Target = source
+            return target
         if not isinstance(source, (LanguageModel, str, Path)):
             raise InvalidInput(
                 f"draft_model must be a name, a path or a loaded model; it is a "
                 f"{type(source).__name__}: load it first, with paceline.load(model, tokenizer)"
             )
-        # Loaded, and its tokenizer compared, once: the next call drafts at once.
-        if isinstance(source, LanguageModel):
-            draft = source
+        with self._lock:  # a second thread waits for the model rather than load it too
+            if isinstance(source, LanguageModel):
+                draft = source
+            else:
+                if str(source) not in self._drafts:
+                    self._drafts[str(source)] = load(source)
+                draft = self._drafts[str(source)]
+            if draft not in self._checked:
+                self._compare(draft)
+                self._checked.add(draft)
+        return draft.target
+
+    def _compare(self, draft: LanguageModel) -> None:
+        if self.tokenizer is None or draft.tokenizer is None:
+            warn_of_vocabularies(self.target.info, draft.target.info)
         else:
-            if str(source) not in self._drafts:
-                self._drafts[str(source)] = load(source)
-            draft = self._drafts[str(source)]
-        if draft not in self._checked and None not in (self.tokenizer, draft.tokenizer):
-            check_same_tokenizer(self, draft)
-            self._checked.add(draft)
-        return draft
+            check_same_tokenizer(
+                self.tokenizer, draft.tokenizer, target=self.name, draft=draft.name
+            )
 
     def _needed_tokenizer(self, purpose: str) -> Any:
         if self.tokenizer is None:
@@ -465,98 +362,6 @@ class LanguageModel:
         return self.tokenizer
 
 
-def check_same_tokenizer(target: LanguageModel, draft: LanguageModel) -> None:
-    """Raise unless both models mean the same text by the same ids.
-
-    Padding of the vocabularies, which no text uses, may differ.
-    """
-    ours, theirs = target.tokenizer.get_vocab(), draft.tokenizer.get_vocab()
-    if ours == theirs:
-        return
-    differing = [token for token, number in ours.items() if theirs.get(token, number) != number]
-    extra = ours.keys() ^ theirs.keys()
-    if differing or len(extra) > 0.01 * len(ours):
-        raise InvalidInput(
-            f"the draft model {draft.name} has another tokenizer than {target.name}: "
-            f"{len(extra)} tokens stand in one vocabulary alone and {len(differing)} have another "
-            "number; choose a draft model of the same family"
-        )
-
-
 def _seed(params: SamplingParams) -> int:
     """The seed that was asked for, or a fresh one."""
     return secrets.randbits(63) if params.seed is None else params.seed
-
-
-class _Job:
-    """One answer in the making: a fold over the events of its sequence."""
-
-    def __init__(
-        self, request: Request, verifier: Verifier, seed: int, text: TextStream | None
-    ) -> None:
-        self.request, self.verifier, self.seed, self.text = request, verifier, seed, text
-        self.metrics = Metrics()
-        self.tokens: list[int] = []
-        self.logprobs: list[float] = []
-        self.top_logprobs: list[tuple[tuple[int, float], ...]] = []
-        self.finish_reason = ""
-        self.last_drafted = False
-        self.start = self.end = perf_counter()
-
-    def take(self, event: Event) -> Chunk | None:
-        """Take in an event; the text that it brought."""
-        self.metrics = self.metrics.add(event)
-        self.end = perf_counter()
-        if isinstance(event, Prefilled):
-            self.start = self.end
-        elif isinstance(event, Finished):
-            self.finish_reason = event.reason.value
-            rest = "" if self.text is None else self.text.finish()
-            return Chunk((Piece(rest, self.tokens[-1], self.last_drafted),)) if rest else None
-        else:
-            self.tokens += event.tokens
-            self.logprobs += event.logprobs or ()
-            self.top_logprobs += event.top_logprobs or ()
-            self.last_drafted = len(event.tokens) == event.num_accepted_tokens
-            return Chunk(tuple(self._pieces(event)))
-        return None
-
-    def pause(self, seconds: float) -> None:
-        """Leave out time that just went by without decoding."""
-        self.start += seconds
-        self.end += seconds
-
-    def _pieces(self, event: Round) -> Iterator[Piece]:
-        for offset, token in enumerate(event.tokens):
-            text = "" if self.text is None else self.text.feed([token])
-            yield Piece(text, token, drafted=offset < event.num_accepted_tokens)
-
-    def generation(self, load_seconds: float) -> Generation:
-        """The finished answer."""
-        asked = self.request.logprobs is not None
-        return Generation(
-            text="" if self.text is None else self.text.text,
-            token_ids=tuple(self.tokens),
-            finish_reason=self.finish_reason,
-            num_prompt_tokens=len(self.request.prompt),
-            seed=self.seed,
-            drafter=self.request.drafter.name,
-            exact=self.verifier.exact,
-            metrics=self.metrics,
-            decode_seconds=self.end - self.start,
-            load_seconds=load_seconds,
-            logprobs=tuple(self.logprobs) if asked else None,
-            top_logprobs=tuple(self.top_logprobs) if asked else None,
-        )
-
-
-def _stream(
-    events: Generator[Event], job: _Job, load_seconds: float
-) -> Generator[Chunk | Generation]:
-    with closing(events):
-        for event in events:
-            if (chunk := job.take(event)) is not None:
-                start = perf_counter()
-                yield chunk
-                job.pause(perf_counter() - start)
-    yield job.generation(load_seconds)

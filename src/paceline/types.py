@@ -165,6 +165,8 @@ class TargetInfo:
             there is no limit.
         max_draft_tokens: the most draft tokens that one pass takes; None where any number fits.
         gives: the data that it can hand to a drafter beyond tokens.
+        invariant: whether the logits of a committed token carry the same bits whatever was
+            drafted (invariant mode).
     """
 
     name: str
@@ -172,6 +174,7 @@ class TargetInfo:
     max_length: int | None = None
     max_draft_tokens: int | None = None
     gives: frozenset[str] = frozenset()
+    invariant: bool = False
 
 
 class Budget(NamedTuple):
@@ -194,11 +197,15 @@ class LogitBias(Mapping[int, float]):
     """
 
     def __init__(self, bias: Mapping[int, float]) -> None:
+        if not isinstance(bias, Mapping):
+            raise InvalidInput(
+                f"logit_bias must map token ids to numbers, as in {{5: -1.0}}; it is {bias!r:.80}"
+            )
         self._bias = {}
         for token, value in bias.items():
             try:
                 self._bias[operator.index(token)] = float(value)
-            except (TypeError, ValueError):
+            except (TypeError, ValueError, OverflowError):
                 raise InvalidInput(
                     f"logit_bias must map token ids to numbers; it maps {token!r} to {value!r}"
                 ) from None
@@ -275,10 +282,12 @@ class SamplingParams:
             require_int("seed", self.seed, low=0, high=2**64 - 1)
         object.__setattr__(self, "logit_bias", LogitBias(self.logit_bias))
         if self.allowed_token_ids is not None:
-            object.__setattr__(self, "allowed_token_ids", frozenset(self.allowed_token_ids))
+            allowed = token_id_set("allowed_token_ids", self.allowed_token_ids)
+            object.__setattr__(self, "allowed_token_ids", allowed)
             if not self.allowed_token_ids:
                 raise InvalidInput("allowed_token_ids is empty: no token could ever come out")
-        object.__setattr__(self, "banned_token_ids", frozenset(self.banned_token_ids))
+        banned = token_id_set("banned_token_ids", self.banned_token_ids)
+        object.__setattr__(self, "banned_token_ids", banned)
 
     @property
     def is_greedy(self) -> bool:
@@ -307,13 +316,21 @@ def require_int(name: str, value: Any, *, low: int, high: int | None = None) -> 
     return value
 
 
+def token_id_set(name: str, ids: Any) -> frozenset[int]:
+    """Return `ids` as a set of plain integers; raise `InvalidInput` if they are no token ids."""
+    try:
+        return frozenset(operator.index(token) for token in ids)
+    except TypeError:
+        raise InvalidInput(f"{name} must be token ids; it is {ids!r:.80}") from None
+
+
 def require_finite(
     owner: Any, name: str, value: Any, *, low: float = -math.inf, high: float = math.inf
 ) -> None:
     """Store `value` on the frozen `owner` as a float within [low, high], or raise."""
     try:
         number = float(value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         raise InvalidInput(f"{name} must be a number; it is {value!r}") from None
     if not math.isfinite(number) or not low <= number <= high:
         bounds = " and ".join(

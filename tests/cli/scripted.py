@@ -57,7 +57,9 @@ class Scripted:
             num_prompt_tokens=3,
             seed=0,
             drafter=options["drafter"],
+            verifier="token",
             exact=True,
+            promise="law, path",
             metrics=Metrics(counts=counts, num_draft_tokens=counts.num_draft_tokens),
             decode_seconds=seconds,
             top_logprobs=tuple(((token, -1.0), (0, -1.0 - self.gap)) for token in tokens)

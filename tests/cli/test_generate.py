@@ -15,7 +15,9 @@ from tests.models import tiny_gguf
 PROMPT = "the end of the end of the"
 SPEC = {
     "drafter",
+    "verifier",
     "exact",
+    "promise",
     "num_drafts",
     "num_draft_tokens",
     "num_accepted_tokens",
@@ -130,6 +132,14 @@ def test_loading_through_transformers_prints_nothing_of_its_own(run, tmp_path):
     assert summary.startswith("2 tokens in")
 
 
+def test_the_sampling_options_of_a_draft_model_are_a_setting(run, tiny, tiny_draft):
+    arguments = ["generate", "-m", tiny, "-p", PROMPT, "--max-tokens", 8, "--json"]
+    params = 'params={"temperature": 0.5}'
+    result = run(*arguments, "--draft-model", tiny_draft, "--drafter-option", params)
+    assert result.exit_code == 0, result.stderr
+    assert json.loads(result.stdout)["spec"]["num_draft_tokens"] > 0
+
+
 def test_a_reference_is_drafted_from(run, tiny, tmp_path):
     arguments = ["generate", "-m", tiny, "--raw", "-p", "é stop", "--max-tokens", 24, "--json"]
     plain = json.loads(run(*arguments, "-d", "none").stdout)
@@ -239,6 +249,8 @@ def test_stops_and_lengths_and_logprobs(run, tiny):
         (["--verify", "tokens"], "did you mean 'token'"),
         (["--drafter-option", "max_ngrm=3"], "did you mean 'max_ngram'"),
         (["--drafter-option", "max_ngram"], "takes NAME=VALUE"),
+        (["--drafter-option", "references=3"], "references must be a text, or a list"),
+        (["-d", "ngram", "--drafter-option", "model=x"], "setting of drafter 'ngram': 'model'"),
         (["--temprature", "1"], "No such option: --temprature"),
         (["-m", "/nowhere/model"], "no such file or folder: /nowhere/model"),
         (["-m", "nowhere.gguf"], "no such file or folder: nowhere.gguf"),
@@ -281,6 +293,13 @@ def check_refused(result, message):
 def test_a_draft_model_with_another_tokenizer_is_refused(run, tiny, stranger):
     result = run("generate", "-m", tiny, "-p", PROMPT, "--draft-model", stranger)
     check_refused(result, "has another tokenizer")
+
+
+def test_a_draft_model_that_is_given_twice_is_refused(run, tiny, tiny_draft):
+    options = ["--drafter-option", f"model={tiny_draft}", "--draft-model", tiny_draft]
+    check_refused(
+        run("generate", "-m", tiny, "-p", PROMPT, *options), "given twice, as --draft-model"
+    )
 
 
 def test_a_draft_model_for_a_drafter_that_takes_none_is_refused(run, tiny, tiny_draft):

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import copy
+import inspect
 from typing import Any
 
 import pytest
 import torch
 
 import paceline
+from paceline.controllers.fixed import FixedController
 from paceline.events import Finished, Round
 from paceline.huggingface import SpeculativeOutput, speculate
 from paceline.targets.cached import CachedTarget
@@ -25,7 +27,7 @@ from tests.huggingface.doors import (
 )
 from tests.rigged import Line, flip, ragged
 from tests.tiny_models import VOCAB, build, tiny, tokens_of
-from tests.tiny_tokenizers import byte_level
+from tests.tiny_tokenizers import byte_level, sentencepiece
 
 KINDS = ("llama", "gpt2", "qwen2")
 
@@ -199,6 +201,49 @@ def test_a_draft_model_may_be_a_target_or_a_loaded_model() -> None:
         assert output.spec["drafter"] == "model"
         assert output.spec["draft_acceptance_rate"] == 1
         assert output.sequences[0].tolist() == [*REPETITIVE, *answer(model, REPETITIVE, 12)]
+
+
+def test_a_draft_model_with_another_tokenizer_is_refused_where_both_are_known() -> None:
+    words, others = byte_level(), sentencepiece()
+    draft = paceline.load(build("llama", vocab_size=400), words)
+    assert speculate(draft_model=draft, tokenizer=words).draft_model is draft
+    for options in ({"draft_model": draft}, {"drafter": "model", "model": draft}):
+        with pytest.raises(paceline.errors.InvalidInput, match="another tokenizer than the target"):
+            speculate(**options, tokenizer=others)
+        assert speculate(**options).drafter.name == "model", "nothing to compare with"
+
+
+@pytest.mark.parametrize(("size", "told"), [(VOCAB, 0), (80, 1)])
+def test_where_they_are_not_the_sizes_of_the_vocabularies_are_compared(
+    size: int, told: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    model, draft = tiny("llama"), build("gpt2", vocab_size=size)
+    for given in (draft, CachedTarget(HFDecoder(draft))):
+        caplog.clear()
+        same(model, {"draft_model": given}, input_ids=ids(REPETITIVE), max_new_tokens=4)
+        assert len([text for text in caplog.messages if "a vocabulary of" in text]) == told
+
+
+def test_a_draft_model_may_be_a_setting() -> None:
+    model = tiny("llama")
+    speculation = speculate("model", model=model)
+    assert answer(model, REPETITIVE, 8, custom_generate=speculation) == answer(model, REPETITIVE, 8)
+    with pytest.raises(paceline.errors.InvalidInput, match="the draft model is given twice"):
+        speculate("model", model=model, draft_model=model)
+
+
+def test_a_controller_by_name_and_as_an_object() -> None:
+    model, lengths = tiny("llama"), []
+    for options in (
+        {"num_draft_tokens": 2},
+        {"num_draft_tokens": 2, "controller": "fixed"},
+        {"controller": FixedController(2)},
+    ):
+        events: list[Any] = []
+        speculation = speculate(draft_model=model, on_event=events.append, **options)
+        answer(model, REPETITIVE, 9, custom_generate=speculation)
+        lengths.append([event.num_draft_tokens for event in events if isinstance(event, Round)])
+    assert lengths == [[2, 2, 2]] * 3
 
 
 def test_references_may_be_text() -> None:
@@ -396,7 +441,9 @@ def test_acceptance_is_told_in_the_dict_and_by_events() -> None:
     )
     # Rounds of two right tokens and a correction: 4 rounds for 12 tokens.
     assert output.spec["drafter"] == "line"
+    assert output.spec["verifier"] == "token"
     assert output.spec["exact"] is True
+    assert output.spec["promise"] == "law, path"
     assert output.spec["num_drafts"] == 4
     assert output.spec["num_accepted_tokens"] == 8
     assert output.spec["mean_acceptance_length"] == 3
@@ -449,7 +496,7 @@ def test_calls_leave_no_trace_and_their_order_does_not_matter() -> None:
         ({"num_draft_tokens": -1}, paceline.errors.InvalidInput, "num_draft_tokens"),
         ({"seed": -1}, paceline.errors.InvalidInput, "seed"),
         ({"stop_strings": "x"}, paceline.errors.InvalidInput, "needs the tokenizer"),
-        ({"drafter": "model"}, paceline.errors.InvalidInput, "needs a draft_model"),
+        ({"drafter": "model"}, paceline.errors.InvalidInput, "needs a draft model"),
         ({"draft_model": "smollm2-135m"}, paceline.errors.InvalidInput, "model of transformers"),
         (
             {"draft_model": torch.nn.Linear(2, 2)},
@@ -465,8 +512,44 @@ def test_wrong_options_are_refused_when_they_are_given(
         speculate(**options)
 
 
+# Some of everything that an option cannot be.
+WRONG: dict[str, list[Any]] = {
+    "drafter": [5, [], ""],
+    "num_draft_tokens": ["5", 2.5, True],
+    "controller": [5, FixedController, ""],
+    "draft_model": [5, "name", [], object()],
+    "verify": [5, None, ""],
+    "tokenizer": [5, "name"],
+    "stop_strings": [0, 5, b"END", [5], ""],
+    "streamer": [5, print],
+    "seed": ["5", 2.5, True],
+    "on_event": [5, "print"],
+    "references": [3, [3], [["a"]], "text without a tokenizer"],
+    "max_ngram": ["3", 2.5],
+    "model": [3],
+}
+
+
+def test_every_option_is_in_the_table() -> None:
+    options = inspect.signature(speculate).parameters.keys() - {"options"}
+    assert options < WRONG.keys()
+
+
+@pytest.mark.parametrize("option", WRONG)
+def test_no_wrong_type_is_let_through(option: str) -> None:
+    for value in WRONG[option]:
+        with pytest.raises(paceline.errors.PacelineError) as caught:
+            speculate(**{option: value})
+        assert str(caught.value), (option, value)
+
+
+def test_a_controller_has_its_length() -> None:
+    with pytest.raises(paceline.errors.InvalidInput, match="a controller given by name"):
+        speculate(controller=FixedController(2), num_draft_tokens=2)
+
+
 def test_settings_and_draft_models_go_with_drafters_that_take_them() -> None:
-    with pytest.raises(paceline.errors.InvalidInput, match="takes no draft_model"):
+    with pytest.raises(paceline.errors.InvalidInput, match="takes no draft model"):
         speculate("ngram", draft_model=tiny("llama"))
     drafter = flip((1, 2), VOCAB, 0)
     with pytest.raises(paceline.errors.InvalidInput, match="has its settings already"):

@@ -7,11 +7,11 @@ from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 from paceline import registry
+from paceline.assembly import choose_drafter
 from paceline.cli import options, render, terminal, threads
-from paceline.cli.describe import describe
 from paceline.cli.drafters import DEFAULT_RULE
 from paceline.cli.inputs import drafter_settings, read_prompt
-from paceline.errors import InvalidInput, UnknownName
+from paceline.errors import InvalidInput
 
 if TYPE_CHECKING:
     from paceline.api import Generation, LanguageModel, Piece
@@ -19,26 +19,6 @@ if TYPE_CHECKING:
 DEFAULT_MODEL = "smollm2-135m"
 DEFAULT_NUM_DRAFT_TOKENS = 5
 DEFAULT_MAX_TOKENS = 128
-
-
-def check_parts(drafter: str, rule: str, *, has_draft_model: bool) -> None:
-    """Refuse names and pairings that cannot work before a model is loaded, which takes seconds.
-
-    Raises:
-        UnknownName: no such drafter or rule.
-        InvalidInput: a drafter without the draft model that it needs, or with one that it does
-            not take.
-    """
-    drafters, rules = registry.points("drafter"), registry.points("verifier")
-    if drafter not in drafters:
-        raise UnknownName.among("drafter", drafter, drafters)
-    if rule not in rules:
-        raise UnknownName.among("rule", rule, rules)
-    needs_model = "model" in dict(describe(drafters[drafter]).settings)
-    if needs_model and not has_draft_model:
-        raise InvalidInput(f"drafter {drafter!r} needs a draft model; give --draft-model")
-    if has_draft_model and not needs_model:
-        raise InvalidInput(f"drafter {drafter!r} takes no draft model; leave --draft-model out")
 
 
 def print_answer(
@@ -130,8 +110,6 @@ def generate(
             "them out"
         )
     given = read_prompt(prompt, messages, raw=raw)
-    drafter = drafter or ("ngram" if draft_model is None else "model")
-    check_parts(drafter, verify, has_draft_model=draft_model is not None)
     settings = drafter_settings(
         reference or (),
         {"max_ngram": max_ngram, "min_ngram": min_ngram, "match": ngram_match},
@@ -156,7 +134,10 @@ def generate(
         import paceline
         from paceline.types import SamplingParams
 
-        SamplingParams(**sampling)  # refuse what is out of range before a model is loaded
+        # Refuse what cannot work before a model is loaded, which takes seconds.
+        SamplingParams(**sampling)
+        registry.find("verifier", verify)
+        choose_drafter(drafter, settings, draft_model, option="--draft-model")
         with terminal.transformers_is_quiet():
             target = paceline.load(
                 model, dtype=dtype, storage=storage, invariant=invariant, progress=tell, **trust

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from paceline.errors import InvalidInput, NoTokenLeft
+from paceline.errors import InvalidInput, NoTokenLeft, UnknownName
 from paceline.math.noise import Noise, Purpose
 from paceline.math.warp import SamplingWarp
 from paceline.protocols import Target, Warp, Work
@@ -41,8 +41,9 @@ class ModelDrafter:
 
     Args:
         model: the draft model, a target like any other.
-        params: sampling options of the draft; None follows the target's, which accepts most. At
-            temperature 0 the draft is a point mass, whatever the target's temperature is.
+        params: sampling options of the draft, `SamplingParams` or a mapping of some of them; None
+            follows the target's, which accepts most. At temperature 0 the draft is a point mass,
+            whatever the target's temperature is.
         min_confidence: stop after a token whose probability under q is below this. The token
             is kept: to drop it would bend the law of the output.
         entropy_bound: stop before a token whose acceptance is estimated below this, by
@@ -53,11 +54,12 @@ class ModelDrafter:
     model's logits instead.
 
     Raises:
-        InvalidInput: a setting outside its range.
+        InvalidInput: a setting outside its range, or of the wrong type.
     """
 
     name: ClassVar[str] = "model"
     needs: ClassVar[frozenset[str]] = frozenset()
+    needs_draft_model: ClassVar[bool] = True
 
     model: Target = field(repr=False)
     params: SamplingParams | None = None
@@ -69,6 +71,7 @@ class ModelDrafter:
         require_finite(self, "min_confidence", self.min_confidence, low=0.0, high=1.0)
         require_finite(self, "entropy_bound", self.entropy_bound, low=0.0, high=1.0)
         require_finite(self, "entropy_factor", self.entropy_factor, low=0.0)
+        object.__setattr__(self, "params", _sampling_params(self.params))
         if self.params is not None and self.params.has_penalties:
             raise InvalidInput(
                 "the draft's own sampling options take no penalties; leave params out and the "
@@ -203,6 +206,21 @@ class ModelSession:
                 self._model.info.name,
                 self._room,
             )
+
+
+def _sampling_params(given: Any) -> SamplingParams | None:
+    """Settings that come from a command line or from JSON are mappings."""
+    if given is None or isinstance(given, SamplingParams):
+        return given
+    known = SamplingParams.__dataclass_fields__
+    if not isinstance(given, Mapping):
+        raise InvalidInput(
+            f"params must be sampling options, as in {{'temperature': 0.5}}; it is {given!r:.80}"
+        )
+    for name in given:
+        if name not in known:
+            raise UnknownName.among("sampling option", str(name), known)
+    return SamplingParams(**given)
 
 
 def fit(logits: Tensor, vocab_size: int) -> Tensor:

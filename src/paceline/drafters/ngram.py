@@ -6,10 +6,11 @@ Yang et al. 2304.04487). The lookup is an index, so that a step costs O(1) rathe
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import cycle, islice
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from paceline.errors import InvalidInput
 from paceline.math.noise import Noise
@@ -38,6 +39,7 @@ class NgramDrafter:
 
     name: ClassVar[str] = "ngram"
     needs: ClassVar[frozenset[str]] = frozenset()
+    needs_draft_model: ClassVar[bool] = False
 
     max_ngram: int = 3
     min_ngram: int = 1
@@ -50,7 +52,7 @@ class NgramDrafter:
         require_int("max_ngram", self.max_ngram, low=self.min_ngram)
         if self.match not in ("newest", "oldest"):
             raise InvalidInput(f"match must be 'newest' or 'oldest'; it is {self.match!r}")
-        object.__setattr__(self, "references", tuple(tuple(r) for r in self.references))
+        object.__setattr__(self, "references", _token_ids(self.references))
         # Built once and only read afterwards, so that sessions can share it.
         object.__setattr__(self, "_indexes", tuple(map(self._index, self.references)))
 
@@ -69,6 +71,15 @@ class NgramDrafter:
                     "tokenizer?"
                 )
         return NgramSession(self._index(), self._indexes, self.min_ngram, self.max_ngram)
+
+
+def _token_ids(references: Any) -> tuple[tuple[int, ...], ...]:
+    try:
+        return tuple(tuple(map(operator.index, reference)) for reference in references)
+    except TypeError:
+        raise InvalidInput(
+            f"references must be sequences of token ids; they are {references!r:.80}"
+        ) from None
 
 
 class NgramIndex:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from typing import Any
@@ -21,7 +21,13 @@ from transformers.generation import GenerateDecoderOnlyOutput
 from transformers.generation.streamers import BaseStreamer
 
 from paceline import registry
-from paceline.controllers.fixed import FixedController
+from paceline.assembly import (
+    check_same_tokenizer,
+    make_controller,
+    make_drafter,
+    make_verifier,
+    warn_of_vocabularies,
+)
 from paceline.engine import Request, decode
 from paceline.errors import InvalidInput
 from paceline.events import Event
@@ -37,9 +43,12 @@ from paceline.huggingface.refusals import (
 from paceline.huggingface.rows import Row
 from paceline.math.noise import SeededNoise
 from paceline.metrics import Metrics
-from paceline.protocols import Drafter, Target, Verifier
+from paceline.options import stop_strings as checked_stop_strings
+from paceline.protocols import Controller, Drafter, Target, Verifier
+from paceline.results import promise_of
 from paceline.targets.cached import PREFILL_ROWS, CachedTarget
 from paceline.targets.hf import HFDecoder
+from paceline.text import encode_plain
 from paceline.types import SamplingParams, TargetInfo, require_int
 
 
@@ -51,8 +60,9 @@ class SpeculativeOutput(GenerateDecoderOnlyOutput):
     token is certain.
 
     Args:
-        spec: the drafter, whether the rule is exact, and acceptance over all rows of the call, in
-            the field names of vLLM. Rates are None where nothing was drafted.
+        spec: the drafter, the rule and what it promises, as in `results.Generation.spec`, and
+            acceptance over all rows of the call, in the field names of vLLM. Rates are None where
+            nothing was drafted.
     """
 
     spec: dict[str, Any] | None = None
@@ -61,7 +71,8 @@ class SpeculativeOutput(GenerateDecoderOnlyOutput):
 def speculate(
     drafter: str | Drafter | None = None,
     *,
-    num_draft_tokens: int = 5,
+    num_draft_tokens: int | None = None,
+    controller: str | Controller | None = None,
     draft_model: PreTrainedModel | Target | Any = None,
     verify: str | Verifier = "token",
     tokenizer: Any = None,
@@ -81,11 +92,14 @@ def speculate(
     Args:
         drafter: a registered name, or a drafter; by default "model" where a draft model is given,
             else "ngram".
-        num_draft_tokens: the most tokens that are drafted a round.
-        draft_model: for drafter "model": a model of `transformers` or one from `paceline.load`,
-            with the tokenizer of the target.
+        num_draft_tokens: the most tokens that are drafted a round, for a controller given by
+            name; 5 where left out.
+        controller: a registered name, or a controller: how far to draft; "fixed" by default.
+        draft_model: for drafters that need one: a model of `transformers` or one from
+            `paceline.load`, with the tokenizer of the target.
         verify: a registered rule, or a rule.
-        tokenizer: for `stop_strings`, and for references that are text.
+        tokenizer: of the target, for `stop_strings`, for references that are text, and to compare
+            with that of a draft model from `paceline.load`.
         stop_strings: as for `generate`, which does not take them with a `custom_generate`.
         streamer: as for `generate`, which does not hand its own to a `custom_generate`.
         seed: the same seed gives the same samples. None takes one from torch's generator, so that
@@ -107,19 +121,31 @@ def speculate(
         >>> torch.equal(plain, fast)
         True
     """
-    verifier = registry.make("verifier", verify, {}) if isinstance(verify, str) else verify
     if seed is not None:
         require_int("seed", seed, low=0, high=2**64 - 1)
-    strings = (stop_strings,) if isinstance(stop_strings, str) else tuple(stop_strings or ())
+    _require(tokenizer, "tokenizer", "a tokenizer of transformers", "encode", "get_vocab")
+    _require(streamer, "streamer", "a streamer of transformers", "put", "end")
+    _require(on_event, "on_event", "a function", "__call__")
+    strings = tuple(checked_stop_strings(stop_strings, option="stop_strings"))
     if strings and tokenizer is None:
         raise InvalidInput("stop_strings needs the tokenizer; pass it to speculate as well")
-    if "references" in options:
-        options["references"] = _encoded(options["references"], tokenizer)
+
+    def encode(text: str) -> list[int]:
+        if tokenizer is None:
+            raise InvalidInput("references that are text need the tokenizer; pass it as well")
+        return encode_plain(tokenizer, text)
+
     return Speculation(
-        drafter=_make_drafter(drafter, draft_model, options),
-        draft_model=draft_model,
-        controller=FixedController(num_draft_tokens),
-        verifier=verifier,
+        verifier=make_verifier(verify),
+        controller=make_controller(controller, num_draft_tokens),
+        drafter=make_drafter(
+            drafter,
+            options,
+            draft_model,
+            as_target=lambda source: _draft_target(source, tokenizer),
+            encode=encode,
+        ),
+        draft_model=options.get("model") if draft_model is None else draft_model,
         tokenizer=tokenizer,
         stop_strings=strings,
         streamer=streamer,
@@ -134,7 +160,7 @@ class Speculation:
 
     drafter: Drafter
     draft_model: Any
-    controller: FixedController
+    controller: Controller
     verifier: Verifier
     tokenizer: Any
     stop_strings: tuple[str, ...]
@@ -203,7 +229,7 @@ class Speculation:
         # As in `generate`, the first token comes whatever the criteria say.
         longest = criteria.max_length
         max_tokens = None if longest is None else max(1, longest - input_ids.shape[1])
-        seed, drafter = self._seed(params), self._drafter_of_now()
+        seed, drafter = self._seed(params), self._drafter_of_now(decoder.info)
         target = CachedTarget(decoder, prefill_rows=config.prefill_chunk_size or PREFILL_ROWS)
         if streamer is None and self.streamer is not None:
             streamer = self.streamer
@@ -247,16 +273,26 @@ class Speculation:
             scores=answers.columns("scores") if keep_scores else None,
             logits=answers.columns("logits") if keep_logits else None,
             cache=cache,
-            spec={"drafter": drafter.name, "exact": self.verifier.exact, **metrics.spec()},
+            spec={
+                "drafter": drafter.name,
+                "verifier": self.verifier.name,
+                "exact": self.verifier.exact,
+                "promise": promise_of(self.verifier, params, target.info),
+                **metrics.spec(),
+            },
         )
 
-    def _drafter_of_now(self) -> Drafter:
+    def _drafter_of_now(self, target: TargetInfo) -> Drafter:
         """The drafter with the draft model as it is: it may have got an adapter, say, or moved."""
-        if not isinstance(self.draft_model, nn.Module):
+        if not registry.needs_draft_model(self.drafter):
             return self.drafter
-        settings: Any = self.drafter  # a dataclass, as every registered drafter
-        drafter: Drafter = replace(settings, model=_draft_target(self.draft_model))
-        return drafter
+        drafter: Any = self.drafter  # with its draft model in `model`, see `protocols.Drafter`
+        if isinstance(self.draft_model, nn.Module):
+            drafter = replace(drafter, model=_draft_target(self.draft_model))
+        if None in (self.tokenizer, getattr(self.draft_model, "tokenizer", None)):
+            warn_of_vocabularies(target, drafter.model.info)
+        made: Drafter = drafter
+        return made
 
     def _seed(self, params: SamplingParams) -> int:
         if params.is_greedy:
@@ -266,31 +302,12 @@ class Speculation:
         return int(torch.randint(2**63 - 1, ()))
 
 
-def _make_drafter(
-    drafter: str | Drafter | None, draft_model: Any, settings: Mapping[str, Any]
-) -> Drafter:
-    if drafter is None:
-        drafter = "ngram" if draft_model is None else "model"
-    if not isinstance(drafter, str):
-        if settings or draft_model is not None:
-            raise InvalidInput(
-                "draft_model and settings go with a drafter given by name; the drafter given has "
-                "its settings already"
-            )
-        return drafter
-    wants_model = "model" in getattr(registry.find("drafter", drafter), "__dataclass_fields__", {})
-    if wants_model and draft_model is None:
-        raise InvalidInput(f"drafter {drafter!r} needs a draft_model")
-    if draft_model is not None:
-        if not wants_model:
-            raise InvalidInput(f"drafter {drafter!r} takes no draft_model; leave it out")
-        settings = {**settings, "model": _draft_target(draft_model)}
-    made: Drafter = registry.make("drafter", drafter, settings)
-    return made
+def _draft_target(draft_model: Any, tokenizer: Any = None) -> Target:
+    """The target behind what the user has: a model of transformers, a loaded one, a target.
 
-
-def _draft_target(draft_model: Any) -> Target:
-    """The target behind what the user has: a model of transformers, a loaded one, a target."""
+    A loaded model brings its tokenizer, which is compared with that of the target where it is
+    known.
+    """
     if isinstance(draft_model, nn.Module):
         return CachedTarget(HFDecoder(draft_model))
     # What `paceline.load` returns holds its target.
@@ -300,22 +317,16 @@ def _draft_target(draft_model: Any) -> Target:
             f"draft_model must be a model of transformers or one from paceline.load; it is "
             f"{draft_model!r:.80}"
         )
+    own = getattr(draft_model, "tokenizer", None)
+    if tokenizer is not None and own is not None:
+        check_same_tokenizer(tokenizer, own, target="the target", draft=target.info.name)
     return target
 
 
-def _encoded(references: Any, tokenizer: Any) -> tuple[tuple[int, ...], ...]:
-    """References as token ids; those that are text need the tokenizer."""
-    references = [references] if isinstance(references, str) else references
-    if tokenizer is None and any(isinstance(reference, str) for reference in references):
-        raise InvalidInput("references that are text need the tokenizer; pass it as well")
-    return tuple(
-        tuple(
-            tokenizer.encode(reference, add_special_tokens=False)
-            if isinstance(reference, str)
-            else reference
-        )
-        for reference in references
-    )
+def _require(given: Any, option: str, what: str, *members: str) -> None:
+    """Refuse an option that is of no use, unless it was left out."""
+    if given is not None and not all(hasattr(given, member) for member in members):
+        raise InvalidInput(f"{option} must be {what}; it is {given!r:.80}")
 
 
 __all__ = ["Speculation", "SpeculativeOutput", "speculate"]

@@ -76,7 +76,7 @@ class CachedTarget:
         """See `protocols.Target.info`."""
         if self.fixed_rows is None:
             return self.decoder.info
-        return replace(self.decoder.info, max_draft_tokens=self.fixed_rows - 1)
+        return replace(self.decoder.info, max_draft_tokens=self.fixed_rows - 1, invariant=True)
 
     def open(self, capacity: int) -> Slot:
         """See `protocols.Target.open`."""

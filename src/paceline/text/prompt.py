@@ -53,6 +53,16 @@ def encode_prompt(
     return list(ids)
 
 
+def encode_plain(tokenizer: Any, text: str) -> list[int]:
+    """The token ids of a text amid others: no start token, no chat template.
+
+    Raises:
+        InvalidInput: the text is not valid Unicode.
+    """
+    _check_unicode("the text", text)
+    return list(tokenizer.encode(text, add_special_tokens=False))
+
+
 def _encoded(tokenizer: Any, text: str) -> list[int]:
     """The ids of a text, with one start token where both the text and the tokenizer bring one."""
     ids = list(tokenizer.encode(text))

@@ -1,0 +1,223 @@
+"""The parts of a call, from names and objects, for every door."""
+
+from __future__ import annotations
+
+import logging
+import subprocess
+import sys
+from dataclasses import dataclass
+from importlib.metadata import EntryPoint, EntryPoints
+from typing import Any, ClassVar
+
+import pytest
+
+from paceline import registry
+from paceline.assembly import (
+    Choice,
+    check_same_tokenizer,
+    choose_drafter,
+    encode_references,
+    make_controller,
+    make_drafter,
+    make_verifier,
+    warn_of_vocabularies,
+)
+from paceline.controllers.fixed import FixedController
+from paceline.drafters.model import ModelDrafter
+from paceline.drafters.ngram import NgramDrafter
+from paceline.errors import InvalidInput, PacelineError, UnknownName
+from paceline.math.verify.token import TokenVerifier
+from paceline.types import TargetInfo
+from tests.rigged import markov, oracle
+from tests.tiny_tokenizers import byte_level, sentencepiece
+
+TARGET = markov(8, 0)
+
+
+@dataclass(frozen=True)
+class Foreign:
+    """A third party's drafter that says nothing of draft models, with a setting of that name."""
+
+    name: ClassVar[str] = "foreign"
+    needs: ClassVar[frozenset[str]] = frozenset()
+    model: str
+
+    def open(self, target: TargetInfo, capacity: int) -> Any:
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class ForeignModel(Foreign):
+    """A third party's drafter with a draft model."""
+
+    needs_draft_model: ClassVar[bool] = True
+
+
+@pytest.fixture
+def foreign(monkeypatch: pytest.MonkeyPatch) -> None:
+    places = {"foreign": "Foreign", "foreign-model": "ForeignModel"}
+    found = EntryPoints(
+        EntryPoint(name, f"{__name__}:{attribute}", "paceline.drafters")
+        for name, attribute in places.items()
+    )
+    monkeypatch.setattr(registry, "entry_points", lambda *, group: found)
+    monkeypatch.setitem(sys.modules, __name__, sys.modules[__name__])
+
+
+def made(drafter: Any = None, settings: Any = None, draft_model: Any = None) -> Any:
+    return make_drafter(
+        drafter,
+        settings,
+        draft_model,
+        as_target=lambda source: {"target": TARGET}[source],
+        encode=lambda text: [ord(letter) for letter in text],
+    )
+
+
+class TestChoice:
+    def test_the_default_follows_the_draft_model(self) -> None:
+        assert choose_drafter(None) == Choice("ngram", {}, None)
+        assert choose_drafter(None, {}, "small") == Choice("model", {}, "small")
+        assert choose_drafter("none") == Choice("none", {}, None)
+
+    def test_a_draft_model_may_be_a_setting(self) -> None:
+        for drafter in (None, "model"):
+            assert choose_drafter(drafter, {"model": "small"}) == Choice("model", {}, "small")
+        with pytest.raises(InvalidInput, match=r"given twice, as --draft-model and .*; give one"):
+            choose_drafter("model", {"model": "small"}, "other", option="--draft-model")
+
+    def test_the_settings_of_the_caller_stay(self) -> None:
+        settings = {"model": "small", "min_confidence": 0.5}
+        assert choose_drafter("model", settings).settings == {"min_confidence": 0.5}
+        assert settings == {"model": "small", "min_confidence": 0.5}
+
+    @pytest.mark.parametrize(
+        ("arguments", "message"),
+        [
+            (("model",), "'model' needs a draft model; give draft_model"),
+            (("model", {"model": None}), "needs a draft model"),
+            (("ngram", {}, "small"), "'ngram' takes no draft model; leave draft_model out"),
+            (("ngram", {"model": "small"}), "unknown setting of drafter 'ngram': 'model'"),
+            (("ngrm",), "did you mean 'ngram'"),
+            ((None, {"max_ngrm": 3}), "did you mean 'max_ngram'"),
+            ((None, 3), "must map their names to values; they are 3"),
+            ((None, {3: 4}), "must map their names to values"),
+        ],
+        ids=str,
+    )
+    def test_what_does_not_go_together(self, arguments: Any, message: str) -> None:
+        with pytest.raises(InvalidInput, match=message):
+            choose_drafter(*arguments)
+
+    @pytest.mark.usefixtures("foreign")
+    def test_the_class_says_whether_it_needs_one_and_not_its_settings(self) -> None:
+        found = choose_drafter("foreign", {"model": "a path"})
+        assert found == Choice("foreign", {"model": "a path"}, None)
+        with pytest.raises(InvalidInput, match="takes no draft model"):
+            choose_drafter("foreign", {"model": "a path"}, "small")
+        assert made("foreign-model", None, "target").model is TARGET
+
+    def test_an_unknown_name_is_refused_before_torch_is_loaded(self) -> None:
+        code = (
+            "import sys\n"
+            "from paceline.assembly import choose_drafter\n"
+            "from paceline.errors import UnknownName\n"
+            "try:\n"
+            "    choose_drafter('ngrm')\n"
+            "except UnknownName:\n"
+            "    assert 'torch' not in sys.modules\n"
+            "else:\n"
+            "    raise AssertionError\n"
+        )
+        subprocess.run([sys.executable, "-c", code], check=True)
+
+
+class TestDrafters:
+    def test_by_name_with_settings(self) -> None:
+        assert made() == NgramDrafter()
+        assert made("ngram", {"max_ngram": 5}) == NgramDrafter(max_ngram=5)
+        for found in (made(None, None, "target"), made(None, {"model": "target"})):
+            assert isinstance(found, ModelDrafter)
+            assert found.model is TARGET
+
+    def test_an_object_has_its_settings(self) -> None:
+        drafter = oracle([1, 2, 3])
+        assert made(drafter) is drafter
+        for more in (({"max_ngram": 2},), ({}, "target")):
+            with pytest.raises(InvalidInput, match="has its settings already"):
+                made(drafter, *more)
+
+    def test_the_draft_model_is_not_touched_before_all_else_is_right(self) -> None:
+        with pytest.raises(UnknownName, match="'min_confidence'"):
+            made("model", {"min_confidense": 0.5}, "no such model")
+
+    @pytest.mark.parametrize("given", [5, NgramDrafter, object()], ids=str)
+    def test_what_is_no_drafter(self, given: Any) -> None:
+        with pytest.raises(InvalidInput, match="drafter must be a registered name or a drafter"):
+            made(given)
+
+    @pytest.mark.parametrize(
+        ("references", "expected"),
+        [
+            ("ab", ((97, 98),)),
+            (["ab"], ((97, 98),)),
+            (["ab", (7, 8)], ((97, 98), (7, 8))),
+            ([], ()),
+        ],
+        ids=str,
+    )
+    def test_references_that_are_text_are_encoded(self, references: Any, expected: Any) -> None:
+        assert made(None, {"references": references}) == NgramDrafter(references=expected)
+
+    @pytest.mark.parametrize("references", [3, None, {"a": 1}, [3], [[1.5]], [b"ab"], [None]])
+    def test_what_is_no_reference(self, references: Any) -> None:
+        with pytest.raises(InvalidInput, match="reference"):
+            encode_references(references, list)  # type: ignore[arg-type]
+
+
+def test_rules_by_name_and_as_objects() -> None:
+    rule = TokenVerifier()
+    assert make_verifier("token") == rule
+    assert make_verifier(rule) is rule
+    for given in (5, None, TokenVerifier, NgramDrafter()):
+        with pytest.raises(InvalidInput, match="verify must be a registered name or a verifier"):
+            make_verifier(given)  # type: ignore[arg-type]
+
+
+class TestControllers:
+    def test_by_name_and_as_objects(self) -> None:
+        assert make_controller() == FixedController()
+        assert make_controller("fixed", 3) == make_controller(None, 3) == FixedController(3)
+        own = FixedController(2)
+        assert make_controller(own) is own
+
+    def test_an_object_has_its_length(self) -> None:
+        with pytest.raises(InvalidInput, match="num_draft_tokens goes with a controller given by"):
+            make_controller(FixedController(2), 2)
+
+    @pytest.mark.parametrize("given", [(5,), (FixedController,), (None, "3"), ("fixd",), ("",)])
+    def test_what_is_none(self, given: Any) -> None:
+        with pytest.raises(PacelineError):
+            make_controller(*given)
+
+
+class TestVocabularies:
+    NAMES: ClassVar[dict[str, str]] = {"target": "large", "draft": "small"}
+
+    def test_the_same_tokenizer(self) -> None:
+        check_same_tokenizer(byte_level(), byte_level(), **self.NAMES)
+
+    def test_another_one(self) -> None:
+        with pytest.raises(InvalidInput, match="draft model small has another tokenizer than larg"):
+            check_same_tokenizer(byte_level(), sentencepiece(), **self.NAMES)
+
+    @pytest.mark.parametrize(
+        ("size", "told"), [(1000, 0), (1010, 0), (990, 0), (1011, 1), (989, 1)]
+    )
+    def test_sizes_that_padding_does_not_explain_are_told(
+        self, size: int, told: int, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        with caplog.at_level(logging.WARNING, logger="paceline"):
+            warn_of_vocabularies(TargetInfo("large", 1000), TargetInfo("small", size))
+        assert len(caplog.records) == told
+        assert all(f"vocabulary of {size} tokens" in message for message in caplog.messages)
