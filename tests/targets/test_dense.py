@@ -22,6 +22,7 @@ from paceline.targets.cached import CachedTarget
 from paceline.targets.dense import Architecture, Checkpoint, DenseDecoder, unsupported
 from paceline.targets.hf import HFDecoder
 from paceline.types import Draft
+from tests.greedy import COUNT, DRAFTERS, PROMPT, assert_greedy, generated
 from tests.rigged import ragged, run
 from tests.tiny_models import VOCAB, build, own_logits, tokens_of
 
@@ -63,6 +64,17 @@ CLOSE = {"rtol": 0, "atol": 1e-4}
 def model(request: pytest.FixtureRequest) -> Any:
     family, changes = MODELS[request.param]
     return build(family, **changes)
+
+
+@pytest.fixture(scope="module")
+def target(model: Any) -> CachedTarget:
+    return CachedTarget(lean(model))
+
+
+@pytest.fixture(scope="module")
+def answer(model: Any) -> tuple[int, ...]:
+    """transformers' own, to `PROMPT`."""
+    return generated(model, PROMPT, COUNT)
 
 
 def lean(model: Any, *, dtype: torch.dtype = torch.float32, **options: Any) -> DenseDecoder:
@@ -109,16 +121,17 @@ class TestEqualsTheModel:
                 )
 
 
-def test_greedy_text_is_that_of_generate(model: Any) -> None:
+@pytest.mark.parametrize("k", range(9))
+@pytest.mark.parametrize("drafter", DRAFTERS)
+def test_greedy_tokens_are_those_of_generate(
+    target: CachedTarget, answer: tuple[int, ...], drafter: str, k: int
+) -> None:
+    assert_greedy(target, answer, drafter, k)
+
+
+def test_long_greedy_text_is_that_of_generate(model: Any) -> None:
     prompt = tokens_of(9, seed=5)
-    expected = tuple(
-        model.generate(
-            torch.tensor([prompt]),
-            attention_mask=torch.ones(1, len(prompt), dtype=torch.long),
-            max_new_tokens=40,
-            do_sample=False,
-        )[0, len(prompt) :].tolist()
-    )
+    expected = generated(model, prompt, 40)
     target = CachedTarget(lean(model))
     plain = run(target, prompt, max_tokens=40)
     assert plain.tokens == expected

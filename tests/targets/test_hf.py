@@ -7,6 +7,7 @@ import gc
 import threading
 import weakref
 from collections.abc import Sequence
+from functools import cache
 from typing import Any
 
 import pytest
@@ -24,6 +25,7 @@ from paceline.targets.cache import KeyValueCache
 from paceline.targets.cached import CachedTarget
 from paceline.targets.hf import HFDecoder
 from paceline.types import Draft
+from tests.greedy import COUNT, DRAFTERS, PROMPT, assert_greedy, generated
 from tests.rigged import assert_r0, flip, oracle, ragged, run
 from tests.tiny_models import (
     FAMILIES,
@@ -59,14 +61,6 @@ def expected(model: Any, text: Sequence[int], draft: Draft) -> Tensor:
     paths = [(), *(draft.path(node) for node in range(len(draft)))]
     texts = [[*text, *(draft.tokens[i] for i in path)] for path in paths]
     return torch.stack([own_logits(model, one)[-1] for one in texts])
-
-
-def generated(model: Any, prompt: Sequence[int], count: int) -> tuple[int, ...]:
-    """transformers' own greedy tokens."""
-    inputs = torch.tensor([list(prompt)])
-    options = {"do_sample": False, "max_new_tokens": count, "use_cache": True}
-    output = model.generate(inputs, attention_mask=torch.ones_like(inputs), **options)
-    return tuple(output[0, len(prompt) :].tolist())
 
 
 @pytest.fixture(params=FAMILIES)
@@ -119,7 +113,21 @@ def test_commits_and_rollbacks_leave_what_a_fresh_prefill_would(
     torch.testing.assert_close(rows, expected(model, (*text[:9], 11), TREE), **CLOSE)
 
 
-def test_greedy_tokens_equal_those_of_generate(family: str) -> None:
+@cache
+def shared(family: str) -> tuple[CachedTarget, tuple[int, ...]]:
+    """The target of a family, and transformers' answer to `PROMPT`."""
+    model = tiny(family)
+    return target_of(model), generated(model, PROMPT, COUNT)
+
+
+@pytest.mark.parametrize("k", range(9))
+@pytest.mark.parametrize("drafter", DRAFTERS)
+def test_greedy_tokens_equal_those_of_generate(family: str, drafter: str, k: int) -> None:
+    target, answer = shared(family)
+    assert_greedy(target, answer, drafter, k)
+
+
+def test_drafts_that_go_wrong_anywhere_change_nothing(family: str) -> None:
     # The prompt repeats itself, so that n-grams are found; the answer leaves every window.
     model, prompt, count = tiny(family), tokens_of(5) * 2, 20
     answer = generated(model, prompt, count)
@@ -128,7 +136,6 @@ def test_greedy_tokens_equal_those_of_generate(family: str) -> None:
     assert plain.tokens == answer
     assert_r0(run(target, prompt, oracle(text), k=0, max_tokens=count, keep_logits=True), plain)
     drafters = (
-        NgramDrafter(),
         oracle(text),
         flip(text, VOCAB, 0),
         flip(text, VOCAB, 2),
