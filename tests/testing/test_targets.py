@@ -12,8 +12,10 @@ from torch import Tensor
 from paceline.errors import ContractViolation, InvalidInput
 from paceline.protocols import Target, Work
 from paceline.targets.cached import CachedTarget
+from paceline.targets.dense import DenseDecoder
 from paceline.targets.hf import HFDecoder
 from paceline.targets.invariant import make_invariant
+from paceline.targets.packing import Storage
 from paceline.targets.table import TableSlot, TableTarget
 from paceline.testing import TargetRule, check_target
 from paceline.types import Draft, Scores, TargetInfo
@@ -70,6 +72,32 @@ def test_models_in_a_fixed_shape_pass_with_chains(rows: int) -> None:
 
 def test_a_model_with_learned_positions_passes_to_its_last_token() -> None:
     check_target(CachedTarget(HFDecoder(build("gpt2", n_positions=24))))
+
+
+def dense(**options: Any) -> DenseDecoder:
+    """A context of 40 tokens, which the checks fill to the last one."""
+    model = build("llama", max_position_embeddings=40)
+    return DenseDecoder.from_weights(
+        model.state_dict(), model.config, dtype=torch.float32, **options
+    )
+
+
+@pytest.mark.parametrize(
+    ("storage", "tolerance"), [("plain", 1e-4), ("packed", 1e-4), ("int8", 0.05), ("int4", 0.05)]
+)
+def test_lean_models_pass_in_every_storage(storage: Storage, tolerance: float) -> None:
+    """Weights in 8 and 4 bits are multiplied in bfloat16."""
+    target = CachedTarget(dense(storage=storage, head_storage=storage))
+    check_target(target, tolerance=tolerance)
+
+
+def test_lean_models_with_a_cut_head_pass() -> None:
+    check_target(CachedTarget(dense(head_ids=torch.arange(0, 64, 3))))
+
+
+def test_lean_models_in_invariant_mode_pass_with_chains() -> None:
+    target = make_invariant(dense(storage="packed", head_storage="packed"))
+    check_target(target, trees=False)
 
 
 def test_invariant_mode_in_bfloat16_passes() -> None:
