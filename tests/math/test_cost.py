@@ -291,6 +291,17 @@ def test_equal_lengths_go_to_the_shortest() -> None:
     assert best_num_draft_tokens([0.9, 0.0, 0.9], 0.0) == 1
 
 
+def test_a_dear_draft_that_is_seldom_right_is_not_worth_a_token() -> None:
+    """Whatever verification costs; elsewhere such pairs were slower than plain (vLLM #21278)."""
+    assert best_num_draft_tokens(0.3, 0.9) == 0
+    assert best_num_draft_tokens([0.3, 0.2, 0.1], 0.9) == 0
+    for verify_cost in (1.0, 1.2, 3.0):
+        for overhead in (0.0, 0.1):
+            assert best_num_draft_tokens(0.3, 0.9, verify_cost, overhead) == 0
+            gains = [speedup(0.3, 0.9, k, verify_cost, overhead) for k in range(1, 20)]
+            assert max(gains) < 1.0
+
+
 # Break-even, and the other inverses.
 
 
