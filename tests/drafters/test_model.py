@@ -16,9 +16,11 @@ from paceline.math.verify.coupling import CouplingVerifier
 from paceline.math.warp import SamplingWarp
 from paceline.targets.cached import CachedTarget
 from paceline.targets.dense import DenseDecoder
+from paceline.targets.hf import HFDecoder
 from paceline.targets.table import TableTarget
 from paceline.testing import check_drafter
 from paceline.types import Budget, Committed, SamplingParams, TargetInfo
+from tests.greedy import generated
 from tests.rigged import Run, law_of_run, markov, run
 from tests.tiny_models import VOCAB, build, tiny, tokens_of
 
@@ -265,6 +267,33 @@ class TestLimits:
     def test_a_prompt_of_one_token(self, target: CachedTarget, max_tokens: int) -> None:
         found = run(target, (7,), ModelDrafter(target), k=4, max_tokens=max_tokens)
         assert found.tokens == run(target, (7,), max_tokens=max_tokens).tokens
+
+
+class TestWindows:
+    @pytest.mark.parametrize("draft", ["the target", "unrelated"])
+    @pytest.mark.parametrize(
+        ("family", "attention"),
+        [("mistral-window", "eager"), ("mistral-window", "sdpa"), ("gemma2", "eager")],
+    )
+    def test_target_and_draft_model_go_far_beyond_their_windows(
+        self, family: str, attention: str, draft: str
+    ) -> None:
+        """6 + 40 tokens, windows of 8; elsewhere wrong text or a crash (transformers #48280)."""
+        model = build(family)
+        model.set_attn_implementation(attention)
+        target = CachedTarget(HFDecoder(model))
+        prompt = tokens_of(6)
+        answer = generated(model, prompt, 40)
+        drafting = target
+        if draft == "unrelated":
+            other = build(family, intermediate_size=40)
+            other.set_attn_implementation(attention)
+            drafting = CachedTarget(HFDecoder(other))
+        for k in (1, 4, 8):
+            found = run(target, prompt, ModelDrafter(drafting), k=k, max_tokens=40)
+            assert found.tokens == answer
+            # A draft cache that lost its window, or kept too much of it, would show here.
+            assert draft == "unrelated" or rate(found) == 1.0
 
 
 class TestVocabulary:
