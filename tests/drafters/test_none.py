@@ -1,0 +1,41 @@
+"""No drafter: one token a pass, whatever the draft length is."""
+
+from __future__ import annotations
+
+import pytest
+
+from paceline import registry
+from paceline.drafters.none import NoDrafter
+from paceline.math.noise import SeededNoise
+from paceline.math.warp import SamplingWarp
+from paceline.testing import check_drafter
+from paceline.types import Budget, Committed, SamplingParams, TargetInfo
+from tests.rigged import markov, run
+
+
+@pytest.mark.parametrize("k", [0, 1, 8])
+def test_every_round_yields_the_most_probable_token_alone(k: int) -> None:
+    model, text = markov(8, 1), (1, 2)
+    found = run(model, text, NoDrafter(), k=k, max_tokens=9)
+    for round_ in found.rounds:
+        best = int(model._law(text).argmax())
+        assert (round_.tokens, round_.num_draft_tokens) == ((best,), 0)
+        text += round_.tokens
+    assert len(found.rounds) == 9
+
+
+def test_it_proposes_nothing_whatever_it_was_told() -> None:
+    session = NoDrafter().open(TargetInfo("target", 8), 20)
+    for tokens in ((), (1, 2, 3), (1, 2, 3)):
+        session.observe(Committed(tokens))
+        draft = session.propose(Budget(5), SamplingWarp(SamplingParams()), SeededNoise(0))
+        assert len(draft) == 0
+    session.close()
+
+
+def test_it_keeps_the_contract_of_drafters() -> None:
+    check_drafter(NoDrafter(), text_alone=True)
+
+
+def test_its_name_makes_it() -> None:
+    assert isinstance(registry.make("drafter", "none", {}), NoDrafter)
