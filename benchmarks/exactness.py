@@ -8,13 +8,15 @@ Three comparisons:
 - `invariant`: bfloat16 in invariant mode, every drafter against `none`: tokens and logit bits.
 - `tie`: bfloat16 without it. The first difference of each answer is reported with the gap between
   the two best logits of the plain pass, and with how far the logits of the two passes differ there;
-  a difference is a tie where the gap is within twice that.
+  a difference is a tie where the gap is within twice that, and that is no more than rounding
+  explains (see `paceline.testing.differences`).
 """
 
 from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +38,7 @@ from paceline.math.noise import SeededNoise
 from paceline.math.verify.token import TokenVerifier
 from paceline.models import resolve
 from paceline.protocols import Drafter
+from paceline.testing.differences import first_difference
 
 
 def answer(
@@ -117,24 +120,13 @@ def against_plain(
                         "bit_equal": tokens == plain
                         and all(map(torch.equal, logits, plain_logits)),
                     }
-                    if tokens != plain:
-                        row |= first_difference(plain, plain_logits, tokens, logits)
+                    parting = first_difference(
+                        plain, plain_logits, tokens, logits, dtype=torch.bfloat16
+                    )
+                    if parting is not None:
+                        row |= {**asdict(parting), "tie": parting.label == "tie"}
                     rows.append(row)
     return rows
-
-
-def first_difference(
-    plain: Sequence[int],
-    plain_logits: Sequence[Tensor],
-    tokens: Sequence[int],
-    logits: Sequence[Tensor],
-) -> dict[str, Any]:
-    """Where two answers part, and whether it is a tie."""
-    at = next(i for i, (a, b) in enumerate(zip(plain, tokens, strict=False)) if a != b)
-    best = plain_logits[at].topk(2).values
-    gap = float(best[0] - best[1])
-    difference = float((plain_logits[at] - logits[at]).abs().max())
-    return {"position": at, "gap": gap, "pass_difference": difference, "tie": gap <= 2 * difference}
 
 
 def main() -> None:
