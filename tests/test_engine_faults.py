@@ -172,7 +172,7 @@ def cancelled(
     told: tuple[int, ...] = ()
     for event in itertools.islice(events, 1 + num_rounds):
         told += event.tokens if isinstance(event, Round) else ()
-    events.close()  # type: ignore[attr-defined]
+    events.close()
     return told
 
 

@@ -15,7 +15,8 @@ from tests.rigged import markov, run
 
 @pytest.mark.parametrize("k", [0, 1, 8])
 def test_every_round_yields_the_most_probable_token_alone(k: int) -> None:
-    model, text = markov(8, 1), (1, 2)
+    model = markov(8, 1)
+    text: tuple[int, ...] = (1, 2)
     found = run(model, text, NoDrafter(), k=k, max_tokens=9)
     for round_ in found.rounds:
         best = int(model._law(text).argmax())
