@@ -18,7 +18,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import torch
 from _common import CATEGORIES, questions, write
 from rich.console import Console
 

@@ -97,6 +97,11 @@ def paceline_modes(target: Path, draft: Path) -> dict[str, Mode]:
         "paceline ngram": {"drafter": "ngram", "num_draft_tokens": 6},
         "paceline model": {"draft_model": full, "num_draft_tokens": 4},
         "paceline model, int4 draft": {"draft_model": cheap, "num_draft_tokens": 5},
+        "paceline model, int4, early stop": {
+            "draft_model": cheap,
+            "num_draft_tokens": 7,
+            "drafter_options": {"min_confidence": 0.5},
+        },
     }
     return {name: mode(name, **options) for name, options in settings.items()}
 
@@ -167,6 +172,9 @@ def vllm_mode(
     environment = {
         **os.environ,
         "VLLM_CPU_KVCACHE_SPACE": "2",
+        # All cores for its products: by default it keeps one back for serving.
+        "VLLM_CPU_OMP_THREADS_BIND": f"0-{(os.cpu_count() or 1) - 1}",
+        "OMP_NUM_THREADS": str(os.cpu_count() or 1),
         "HF_HUB_OFFLINE": "1",
         "VLLM_NO_USAGE_STATS": "1",
     }
@@ -314,13 +322,19 @@ def main() -> None:
     parser.add_argument("--max-tokens", type=int, default=128)
     parser.add_argument("--without-transformers", action="store_true")
     parser.add_argument("--vllm-python", help="the Python of an environment with vllm-cpu")
+    parser.add_argument("--only", nargs="+", help="the modes of ours and of vLLM to measure")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     target = resolve(options.target, dtype="bfloat16").folder
     draft = resolve(options.draft, dtype="bfloat16").folder
     asked = questions(options.prompts, options.categories, options.per_category)
     tokenizer = load_tokenizer(target)
-    ours = paceline_modes(target, draft)
+    chosen = options.only
+    ours = {
+        name: mode
+        for name, mode in paceline_modes(target, draft).items()
+        if chosen is None or name in chosen
+    }
     groups: dict[str, list[Answer]] = {}
     if not options.without_transformers:
         modes = {**transformers_modes(target, draft), **ours}
@@ -340,6 +354,8 @@ def main() -> None:
             },
         }  # fmt: skip
         for name, speculative in settings.items():
+            if chosen is not None and name not in chosen:
+                continue
             with vllm_mode(options.vllm_python, target, name, speculative) as mode:
                 groups[name] = measure({**mode, **ours}, asked, tokenizer, options.max_tokens, name)
     result: dict[str, Any] = {"groups": {}}

@@ -237,8 +237,8 @@ def _check(best: float, *, position: int) -> None:
     if best != best or best == torch.inf:
         raise ModelError(
             f"the logits hold {'NaN' if best != best else 'infinity'} at position "
-            f"{position}; the weights of the model, its dtype (float16 on a CPU, say) or a logits processor "
-            "are at fault: load it in float32 or bfloat16"
+            f"{position}; the weights of the model, its dtype (float16 on a CPU, say) or a logits "
+            "processor are at fault: load it in float32 or bfloat16"
         )
 
 
