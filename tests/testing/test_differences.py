@@ -43,7 +43,7 @@ def test_the_first_token_that_differs_counts_with_the_numbers_there() -> None:
     spread = math.sqrt((1.4167**2 + 1.1667**2 + 2.5833**2) / 2)
     differences = math.sqrt((0.5**2 + 0.125**2 + 0.5**2) / 3)
     assert found.deviation == pytest.approx(differences / spread, rel=1e-3)
-    assert found.tolerance == 48 / 128
+    assert found.tolerance == 40 / 128
 
 
 def test_tokens_that_may_not_come_have_no_part_in_it() -> None:
@@ -88,7 +88,7 @@ def test_an_answer_that_ends_early_is_a_fault(lengths: tuple[int, int]) -> None:
 class RoundsOtherwise:
     """A target whose passes of several rows differ from those of one row, as by rounding.
 
-    The noise is that of bfloat16 between passes of different shapes: .01 of the spread of the logits.
+    The noise is that of bfloat16 in a tiny model: .01 of the spread of the logits.
     """
 
     def __init__(self, target: CachedTarget) -> None:
