@@ -8,8 +8,8 @@ Three comparisons:
 - `invariant`: bfloat16 in invariant mode, every drafter against `none`: tokens and logit bits.
 - `tie`: bfloat16 without it. The first difference of each answer is reported with the gap between
   the two best logits of the plain pass, and with how far the logits of the two passes differ there;
-  a difference is a tie where the gap is within twice that, and the passes differ by no more than rounding
-  explains (see `paceline.testing.differences`).
+  a difference is a tie where the gap is within twice that, and the passes differ by no more than
+  rounding explains (see `paceline.testing.differences`).
 """
 
 from __future__ import annotations
