@@ -126,18 +126,20 @@ class CachedTarget:
             # Padding rows repeat the root; nothing sees them and nobody reads them.
             tokens += [root, *draft.tokens, *[root] * (rows - real)]
             positions += [start, *(start + depth for depth in depths), *[start] * (rows - real)]
-            scored += range(first, first + real)
+            # The head is a product of a shape of its own, so padding goes through it as well.
+            scored += range(first, first + rows)
             visible = None if draft.is_chain else _tree_mask(draft, rows)
             end = -(-(start + rows) // self.fixed_keys) * self.fixed_keys
             slot.cache.reserve(end)
             segments.append(Segment(slot.cache, first, rows, start, visible, end))
             slot.scored = None
         logits = self._run(tokens, positions, segments, scored)
-        logits = logits.to(torch.promote_types(logits.dtype, torch.float32)).cpu()
-        for slot, _, draft in work:
+        scores = []
+        for (slot, _, draft), segment in zip(work, segments, strict=True):
             slot.scored = draft
-        sizes = [1 + len(draft) for _, _, draft in work]
-        return [Scores(rows) for rows in logits.split(sizes)]
+            real = logits[segment.first : segment.first + 1 + len(draft)]
+            scores.append(Scores(real.to(torch.promote_types(real.dtype, torch.float32)).cpu()))
+        return scores
 
     def commit(self, slot: Slot, path: Sequence[int]) -> None:
         """See `protocols.Target.commit`."""
