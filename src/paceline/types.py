@@ -274,8 +274,9 @@ class SamplingParams:
         require_finite(self, "top_p", self.top_p, low=0.0, high=1.0)
         require_finite(self, "min_p", self.min_p, low=0.0, high=1.0)
         require_finite(self, "repetition_penalty", self.repetition_penalty, low=0.0)
-        if self.top_p == 0 or self.repetition_penalty == 0:
-            raise InvalidInput("top_p and repetition_penalty must be above 0")
+        for name in ("top_p", "repetition_penalty"):
+            if getattr(self, name) == 0:
+                raise InvalidInput(f"{name} must be above 0; it is 0")
         require_finite(self, "presence_penalty", self.presence_penalty)
         require_finite(self, "frequency_penalty", self.frequency_penalty)
         if self.seed is not None:

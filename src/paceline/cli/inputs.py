@@ -47,8 +47,8 @@ def read_messages(file: Path) -> list[dict[str, Any]]:
     """
     text = read_text("--messages", file)
     try:
-        value = json.loads(text)
-    except ValueError as error:
+        value = json.loads(text.removeprefix("\ufeff"))
+    except (ValueError, RecursionError) as error:
         raise InvalidInput(f"--messages: {file} is no JSON ({error})") from error
     found = value.get("messages") if isinstance(value, dict) else value
     if not isinstance(found, list) or not all(isinstance(item, dict) for item in found):

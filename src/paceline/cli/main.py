@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import os
 import sys
@@ -31,19 +32,17 @@ class Commands(TyperGroup):
                 return super().invoke(ctx)
             except (typer.Exit, typer.Abort, _UsageError, BrokenPipeError):
                 raise
+            except OSError as error:
+                if error.errno == errno.ENOSPC:
+                    raise
+                raise _unexpected(ctx, error) from error
             except PacelineError as error:
                 if ctx.params["debug"]:
                     raise
                 terminal.error(str(error))
                 raise typer.Exit(2) from error
             except Exception as error:
-                if ctx.params["debug"]:
-                    raise
-                terminal.error(
-                    f"unexpected {type(error).__name__}: {error}. This is a fault of Paceline; "
-                    "`paceline --debug ...` shows where it happened"
-                )
-                raise typer.Exit(1) from error
+                raise _unexpected(ctx, error) from error
 
     def main(self, *args: Any, **extra: Any) -> Any:
         """Run, and leave the process with the exit code."""
@@ -52,8 +51,20 @@ class Commands(TyperGroup):
         return sys.exit(_exit_code(run)) if extra.get("standalone_mode", True) else run()
 
 
+def _unexpected(ctx: Any, error: Exception) -> Exception:
+    if ctx.params["debug"]:
+        raise error
+    terminal.error(
+        f"unexpected {type(error).__name__}: {error}. This is a fault of Paceline; "
+        "`paceline --debug ...` shows where it happened"
+    )
+    return typer.Exit(1)
+
+
 def _exit_code(run: Callable[[], Any]) -> int:
     try:
+        if sys.stdout is None:
+            raise OSError("standard output is closed")
         code = run()
         sys.stdout.flush()
     except _UsageError as error:
@@ -68,6 +79,11 @@ def _exit_code(run: Callable[[], Any]) -> int:
         # Who read our output has left. Python flushes once more at exit: let that go nowhere.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
+    except OSError as error:
+        terminal.error(f"cannot write the output: {error.strerror or error}")
+        if sys.stdout is not None:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 2
     return code if isinstance(code, int) else 0
 
 

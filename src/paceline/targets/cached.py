@@ -137,8 +137,8 @@ class CachedTarget:
         scores = []
         for (slot, _, draft), segment in zip(work, segments, strict=True):
             slot.scored = draft
-            real = logits[segment.first : segment.first + 1 + len(draft)]
-            scores.append(Scores(real.to(torch.promote_types(real.dtype, torch.float32)).cpu()))
+            own = logits[segment.first : segment.first + 1 + len(draft)]
+            scores.append(Scores(own.to(torch.promote_types(own.dtype, torch.float32)).cpu()))
         return scores
 
     def commit(self, slot: Slot, path: Sequence[int]) -> None:
