@@ -288,7 +288,7 @@ class TestRefusals:
         "draft_model": [3, [], {}, b"name", len],
         "controller": [5, FixedController, NgramDrafter, ""],
         "num_draft_tokens": ["5", 2.5, True, [3]],
-        "verify": [None, 5, CouplingVerifier, NgramDrafter(), ""],
+        "verify": [5, CouplingVerifier, NgramDrafter(), ""],
         "max_tokens": ["5", 2.5, True, [3]],
         "min_tokens": [None, "5", 2.5, True],
         "stop": [0, 5, False, b"END", [5], {"END": 1}, ""],

@@ -177,11 +177,20 @@ class TestDrafters:
 
 def test_rules_by_name_and_as_objects() -> None:
     rule = TokenVerifier()
-    assert make_verifier("token") == rule
-    assert make_verifier(rule) is rule
-    for given in (5, None, TokenVerifier, NgramDrafter()):
+    drafter = NgramDrafter()
+    assert make_verifier("token", drafter) == rule
+    assert make_verifier(rule, drafter) is rule
+    for given in (5, TokenVerifier, NgramDrafter()):
         with pytest.raises(InvalidInput, match="verify must be a registered name or a verifier"):
-            make_verifier(given)  # type: ignore[arg-type]
+            make_verifier(given, drafter)  # type: ignore[arg-type]
+
+
+def test_without_a_rule_the_one_that_suits_the_drafter() -> None:
+    class Branching(NgramDrafter):
+        default_verifier = "coupling"
+
+    assert make_verifier(None, NgramDrafter()) == TokenVerifier()
+    assert make_verifier(None, Branching()).name == "coupling"
 
 
 class TestControllers:

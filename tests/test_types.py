@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from paceline.errors import InvalidInput, PacelineError, UnknownName
-from paceline.types import ROOT, Draft, LogitBias, SamplingParams
+from paceline.types import ROOT, Auxiliary, Draft, LogitBias, SamplingParams
 
 trees = st.lists(st.integers(-1, 6), max_size=8).map(
     lambda parents: Draft(
@@ -144,3 +144,32 @@ def test_an_unknown_name_is_answered_with_the_nearest() -> None:
     assert str(error) == "unknown drafter 'ngrm'; did you mean 'ngram'? Known: ngram, none"
     assert isinstance(error, PacelineError | LookupError)
     assert str(UnknownName.among("rule", "zzz", [])) == "unknown rule 'zzz'. Known: none"
+
+
+class TestAuxiliaryRows:
+    def test_they_add_to_the_rows_of_a_pass_and_not_to_the_draft(self) -> None:
+        aux = Auxiliary((4, 5), (1, 2), torch.ones(2, 1 + 1 + 2, dtype=torch.bool))
+        draft = Draft((3,), aux=aux)
+        assert (len(draft), draft.num_rows, draft.max_path_length) == (1, 4, 1)
+
+    @pytest.mark.parametrize(
+        ("positions", "visible", "what"),
+        [
+            ((1,), torch.ones(2, 4), "one position"),
+            ((1, 2), torch.ones(1, 4), "one position"),
+            ((1, -1), torch.ones(2, 4), "count from the root"),
+            ((1, 2), torch.zeros(2, 4), "see itself"),
+            ((1, 2), torch.ones(2, 5), "needs 4 columns"),
+        ],
+    )
+    def test_rows_that_do_not_fit_are_refused(
+        self, positions: tuple[int, ...], visible: torch.Tensor, what: str
+    ) -> None:
+        with pytest.raises(InvalidInput, match=what):
+            Draft((3,), aux=Auxiliary((4, 5), positions, visible.bool()))
+
+
+def test_one_confidence_a_token_or_none() -> None:
+    assert Draft((3, 4), confidence=(0.5, 1.0)).confidence == (0.5, 1.0)
+    with pytest.raises(InvalidInput, match="confidence"):
+        Draft((3, 4), confidence=(0.5,))

@@ -58,7 +58,8 @@ class Options(TypedDict, total=False):
         controller: a registered name, or a controller: how far to draft. "fixed" where left out.
         num_draft_tokens: the most tokens that are drafted a round, for a controller given by name.
             5 where left out.
-        verify: a registered rule, or a rule. "token" where left out.
+        verify: a registered rule, or a rule. Where left out the one that suits the drafter:
+            "token", or for a drafter of trees the one that it names.
         max_tokens: the longest answer; 256 where left out, None goes on to the context's end.
         min_tokens: before this length the answer cannot end.
         stop: a text, or several, that end the answer and are not part of it; None is none.
@@ -76,7 +77,7 @@ class Options(TypedDict, total=False):
     draft_model: LanguageModel | str | Path | None
     controller: str | Controller | None
     num_draft_tokens: int | None
-    verify: str | Verifier
+    verify: str | Verifier | None
     max_tokens: int | None
     min_tokens: int
     stop: str | Sequence[str] | None
@@ -270,7 +271,6 @@ class LanguageModel:
                 raise UnknownName.among("option", name, Options.__annotations__)
         if not prompts:
             raise InvalidInput("there is no prompt; give at least one")
-        verifier = make_verifier(options.get("verify", "token"))
         sampling = {name: options[name] for name in _SAMPLING if name in options}  # type: ignore[literal-required]
         params = SamplingParams(**sampling)
         stops = checked.stop_strings(options.get("stop"))
@@ -278,8 +278,10 @@ class LanguageModel:
         ends = checked.stop_token_ids(options.get("stop_token_ids"), self.target.info)
         if not checked.flag("ignore_eos", options.get("ignore_eos", False)):
             ends |= self.eos_token_ids
+        drafter = self._drafter(options)
+        verifier = make_verifier(options.get("verify"), drafter)
         common: dict[str, Any] = {
-            "drafter": self._drafter(options),
+            "drafter": drafter,
             "controller": make_controller(
                 options.get("controller"), options.get("num_draft_tokens")
             ),

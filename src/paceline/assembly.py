@@ -127,8 +127,10 @@ def make_drafter(
     return made
 
 
-def make_verifier(verify: str | Verifier) -> Verifier:
-    """The rule of a call, by name or as an object."""
+def make_verifier(verify: str | Verifier | None, drafter: Drafter) -> Verifier:
+    """The rule of a call, by name or as an object; None is the one that suits the drafter."""
+    if verify is None:
+        verify = registry.default_verifier(drafter)
     if not isinstance(verify, str):
         _check_members("verifier", "verify", verify)
         return verify

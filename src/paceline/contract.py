@@ -6,11 +6,13 @@ from collections.abc import Sequence
 
 from paceline.errors import ContractViolation, InvalidInput
 from paceline.protocols import Drafter, Target, Verifier, Work
-from paceline.types import Draft, Scores, TargetInfo, Verdict
+from paceline.types import Budget, Draft, Need, Scores, TargetInfo, Verdict
+
+_WORDS = {Need.TREE: "branches", Need.AUXILIARY: "auxiliary rows"}
 
 
 def check_draft(
-    draft: Draft, budget: int, drafter: Drafter, verifier: Verifier, target: Target
+    draft: Draft, budget: Budget, drafter: Drafter, verifier: Verifier, target: Target
 ) -> None:
     """Hold a draft against the contract before it costs a target pass."""
     if draft.scheme not in verifier.schemes or (verifier.needs_chain and not draft.is_chain):
@@ -20,16 +22,29 @@ def check_draft(
             f"that does"
         )
     vocab = target.info.vocab_size
-    if bad := [token for token in draft.tokens if not 0 <= token < vocab]:
+    tokens = draft.tokens if draft.aux is None else (*draft.tokens, *draft.aux.tokens)
+    if bad := [token for token in tokens if not 0 <= token < vocab]:
         raise ContractViolation(
             f"drafter {drafter.name!r} proposed token {bad[0]}; the vocabulary of the target is "
             f"0 to {vocab - 1}"
         )
-    if draft.max_path_length > budget:
+    if draft.max_path_length > budget.num_draft_tokens:
         raise ContractViolation(
             f"drafter {drafter.name!r} proposed a path of {draft.max_path_length} tokens; the "
-            f"budget was {budget}"
+            f"budget was {budget.num_draft_tokens}"
         )
+    if budget.max_nodes is not None and len(draft) > budget.max_nodes:
+        raise ContractViolation(
+            f"drafter {drafter.name!r} proposed {len(draft)} tokens; the budget was "
+            f"{budget.max_nodes}"
+        )
+    for need, used in ((Need.TREE, not draft.is_chain), (Need.AUXILIARY, draft.aux is not None)):
+        if used and need not in target.info.gives:
+            raise InvalidInput(
+                f"{target.info.name} takes no drafts with {_WORDS[need]}, which drafter "
+                f"{drafter.name!r} proposed; choose a drafter of chains (in invariant mode, all "
+                f"drafts are)"
+            )
     if bad_laws := [law for law in draft.probs or () if law is not None and law.shape != (vocab,)]:
         raise ContractViolation(
             f"drafter {drafter.name!r} gave a law of shape {tuple(bad_laws[0].shape)}; it must be "
@@ -39,7 +54,7 @@ def check_draft(
 
 def check_scores(all_scores: list[Scores], work: Sequence[Work], info: TargetInfo) -> None:
     """Hold what a target pass returned against the contract."""
-    expected = [(len(item.draft) + 1, info.vocab_size) for item in work]
+    expected = [(item.draft.num_rows, info.vocab_size) for item in work]
     came = [tuple(scores.logits.shape) for scores in all_scores]
     if came != expected:
         raise ContractViolation(

@@ -10,7 +10,7 @@ from paceline.contract import check_scores
 from paceline.events import Event
 from paceline.protocols import Target, Verifier, Work
 from paceline.request import Request, StopRule
-from paceline.sequence import ActiveSequence
+from paceline.sequence import ActiveSequence, SharedPass
 
 __all__ = ["Request", "StopRule", "decode"]
 
@@ -41,7 +41,8 @@ def decode(target: Target, verifier: Verifier, requests: Sequence[Request]) -> G
             all_scores = target.score(work)
             seconds = perf_counter() - start
             check_scores(all_scores, work, target.info)
+            shared = SharedPass(seconds, len(live), sum(item.draft.num_rows for item in work))
             for sequence, (_, _, draft), scores in zip(live, work, all_scores, strict=True):
-                yield sequence.advance(draft, scores, seconds, len(live))
+                yield sequence.advance(draft, scores, shared)
                 if sequence.reason is not None:
                     yield sequence.finish()

@@ -41,6 +41,8 @@ class Round:
         draft_seconds, target_seconds, verify_seconds: host time of each part. The target's part
             is that of the whole pass, shared by all sequences in it.
         num_sequences: how many sequences shared the pass.
+        num_rows: the rows of this sequence in it: the root, the nodes, the auxiliary rows.
+        drafter: which one made the draft.
         logits: the target's logits behind each of `tokens`, `[len(tokens), V]`; None unless
             asked for.
         scores: the same after processors and sampling options; None unless asked for.
@@ -59,6 +61,8 @@ class Round:
     target_seconds: float
     verify_seconds: float
     num_sequences: int = 1
+    num_rows: int = 1
+    drafter: str = ""
     logits: Tensor | None = None
     scores: Tensor | None = None
     logprobs: tuple[float, ...] | None = None

@@ -19,7 +19,16 @@ from typing import Any, NamedTuple, Protocol
 from torch import Tensor
 
 from paceline.math.noise import Noise
-from paceline.types import Budget, Committed, Draft, Scheme, Scores, TargetInfo, Verdict
+from paceline.types import (
+    Budget,
+    Committed,
+    Draft,
+    Outcome,
+    Scheme,
+    Scores,
+    TargetInfo,
+    Verdict,
+)
 
 
 class Warp(Protocol):
@@ -48,7 +57,8 @@ class DraftSession(Protocol):
     def propose(self, budget: Budget, warp: Warp, noise: Noise) -> Draft:
         """Propose a draft that follows the tokens observed so far; an empty one is fine.
 
-        At most `budget.num_draft_tokens` tokens on a path. `warp` holds the sampling options of
+        At most `budget.num_draft_tokens` tokens on a path, and within the rest of the `Budget`.
+        `warp` holds the sampling options of
         the target, for drafters that draw from a law of their own; what `noise` they use is for
         `Purpose.DRAFT`. The proposal is forgotten: only `observe` says what became final.
         """
@@ -76,7 +86,7 @@ class Drafter(Protocol):
 
     @property
     def needs(self) -> frozenset[str]:
-        """What it needs of the target beyond tokens; each must be in `TargetInfo.gives`."""
+        """What it needs of the target beyond tokens (`types.Need`), all in `TargetInfo.gives`."""
         ...
 
     def open(self, target: TargetInfo, capacity: int) -> DraftSession:
@@ -126,7 +136,7 @@ class Target(Protocol):
         ...
 
     def score(self, work: Sequence[Work]) -> list[Scores]:
-        """One pass over every root and draft. The cached lengths stay as they are."""
+        """One pass over every root, draft and auxiliary row. The cached lengths do not change."""
         ...
 
     def commit(self, slot: Any, path: Sequence[int]) -> None:
@@ -198,8 +208,8 @@ class ControllerSession(Protocol):
         """How far to draft this round. May depend on the past alone."""
         ...
 
-    def observe(self, draft: Draft, verdict: Verdict) -> None:
-        """Take in what became of the round's draft."""
+    def observe(self, outcome: Outcome) -> None:
+        """Take in what became of the round."""
         ...
 
 

@@ -69,6 +69,14 @@ def needs_draft_model(drafter: Any) -> bool:
     return bool(getattr(drafter, "needs_draft_model", False))
 
 
+def default_verifier(drafter: Any) -> str:
+    """The rule that verifies a drafter's drafts where none is named: what it says, else "token".
+
+    A drafter of trees names a rule that takes them, by `default_verifier: ClassVar[str]`.
+    """
+    return str(getattr(drafter, "default_verifier", "token"))
+
+
 def check_settings(kind: Kind, name: str, settings: Mapping[str, Any]) -> None:
     """Refuse a setting that the plug-in `name` does not have.
 

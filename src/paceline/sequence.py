@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from time import perf_counter
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -17,9 +17,17 @@ from paceline.math.noise import CoupledNoise
 from paceline.math.warp import SamplingWarp
 from paceline.protocols import Target, Verifier
 from paceline.request import Request, length_limit, token_ids
-from paceline.types import ROOT, Committed, Draft, Scores
+from paceline.types import ROOT, Budget, Committed, Draft, Need, Outcome, Scores
 
 log = logging.getLogger("paceline")
+
+
+class SharedPass(NamedTuple):
+    """A target pass: what it took, and what was in it."""
+
+    seconds: float
+    num_sequences: int
+    num_rows: int
 
 
 class ActiveSequence:
@@ -32,6 +40,7 @@ class ActiveSequence:
         self.limit = length_limit(request, self.tokens, target.info)
         self.reason: FinishReason | None = None
         self.rounds = 0
+        self.budget = Budget(0)
         self.told: int | None = None
         self.draft_noise = CoupledNoise(request.noise) if verifier.couples else request.noise
         self.warp = SamplingWarp(
@@ -48,6 +57,7 @@ class ActiveSequence:
                 f"drafter {request.drafter.name!r} needs {', '.join(sorted(missing))} of the "
                 f"target, which {target.info.name} does not give; choose another drafter"
             )
+        self.needs_logits = Need.LOGITS in request.drafter.needs
         self.controller = request.controller.open()
         self.slot = target.open(self.limit) if request.slot is None else request.slot
         try:
@@ -91,13 +101,12 @@ class ActiveSequence:
         draft = Draft()
         if budget.num_draft_tokens > 0:
             draft = self.session.propose(budget, self.draft_warp, self.draft_noise)
-            check_draft(
-                draft, budget.num_draft_tokens, self.request.drafter, self.verifier, self.target
-            )
+            check_draft(draft, budget, self.request.drafter, self.verifier, self.target)
+        self.budget = budget
         self.draft_seconds = perf_counter() - start
         return draft
 
-    def advance(self, draft: Draft, scores: Scores, target_seconds: float, shared: int) -> Round:
+    def advance(self, draft: Draft, scores: Scores, shared: SharedPass) -> Round:
         """Verify the draft, cut the block where the answer ends, commit it, tell it."""
         start = perf_counter()
         laws = Laws(self.warp, scores.logits, draft, self.request.keep_scores)
@@ -108,26 +117,45 @@ class ActiveSequence:
         verify_seconds = perf_counter() - start
 
         # The last kept token is the next root and so stays out of the cache.
-        self.target.commit(self.slot, verdict.path[: kept - 1])
-        committed = tuple(block[:kept])
+        path = verdict.path[: kept - 1]
+        self.target.commit(self.slot, path)
+        context, committed = len(self.tokens), tuple(block[:kept])
         self.tokens += committed
         self.warp.observe(committed)
-        self.controller.observe(draft, verdict)
         start = perf_counter()
-        self.session.observe(Committed(committed))
-        observe_seconds = perf_counter() - start
+        logits = scores.logits if self.needs_logits else None
+        self.session.observe(Committed(committed, draft, path, logits))
+        draft_seconds = self.draft_seconds + perf_counter() - start
+        accepted = min(kept, len(verdict.path))
+        rejected = len(committed) > accepted and bool(draft.children((ROOT, *verdict.path)[-1]))
+        self.controller.observe(
+            Outcome(
+                self.budget,
+                draft,
+                num_accepted_tokens=accepted,
+                num_tested_tokens=accepted + rejected,
+                draft_seconds=draft_seconds,
+                target_seconds=shared.seconds,
+                verify_seconds=verify_seconds,
+                num_sequences=shared.num_sequences,
+                num_rows=shared.num_rows,
+                context=context,
+            )
+        )
         self.rounds += 1
         event = Round(
             index=self.index,
             number=self.rounds,
             tokens=committed,
             num_draft_tokens=len(draft),
-            num_accepted_tokens=min(kept, len(verdict.path)),
+            num_accepted_tokens=accepted,
             max_path_length=draft.max_path_length,
-            draft_seconds=self.draft_seconds + observe_seconds,
-            target_seconds=target_seconds,
+            draft_seconds=draft_seconds,
+            target_seconds=shared.seconds,
             verify_seconds=verify_seconds,
-            num_sequences=shared,
+            num_sequences=shared.num_sequences,
+            num_rows=draft.num_rows,
+            drafter=draft.drafter or self.request.drafter.name,
             **self._diagnostics(scores.logits, laws, (ROOT, *verdict.path)[:kept], committed),
         )
         self.told = len(self.tokens)

@@ -34,6 +34,63 @@ class Scheme(StrEnum):
     """Siblings chosen without chance (the most probable ones, say): point masses."""
 
 
+class Need(StrEnum):
+    """What a drafter may need of the target beyond tokens; see `TargetInfo.gives`."""
+
+    LOGITS = "logits"
+    """The target's logits of every row that a round scored, rejected rows too."""
+    TREE = "tree"
+    """Drafts that branch."""
+    AUXILIARY = "auxiliary"
+    """Rows that are scored with a draft and can never be accepted; see `Auxiliary`."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Auxiliary:
+    """Rows that the target scores with a draft and that can never be accepted.
+
+    They take part in the pass alone: a window of guesses that is refined from round to round
+    (lookahead decoding), say. Every row sees the whole committed prefix.
+
+    Args:
+        tokens: m tokens.
+        positions: of each, counted from the root, which is 0.
+        visible: `[m, 1 + n + m]` bool, which of the root, the n draft nodes and the m rows here
+            each row sees; a row sees itself. Nothing of the draft sees them.
+
+    Raises:
+        InvalidInput: lengths differ, or a row that does not see itself.
+
+    Example:
+        >>> import torch
+        >>> len(Auxiliary((5,), (1,), torch.tensor([[True, True]])))
+        1
+    """
+
+    tokens: tuple[int, ...]
+    positions: tuple[int, ...]
+    visible: Tensor
+
+    def __post_init__(self) -> None:
+        m = len(self.tokens)
+        if len(self.positions) != m or self.visible.dim() != 2 or len(self.visible) != m:
+            raise InvalidInput(
+                f"auxiliary rows need one position and one row of the mask a token; there are {m} "
+                f"tokens, {len(self.positions)} positions and a mask of shape "
+                f"{tuple(self.visible.shape)}"
+            )
+        if m and not bool(self.visible[:, self.visible.shape[1] - m :].diagonal().all()):
+            raise InvalidInput("every auxiliary row must see itself")
+        if any(position < 0 for position in self.positions):
+            raise InvalidInput(
+                f"positions of auxiliary rows count from the root, which is 0; they are "
+                f"{self.positions}"
+            )
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Draft:
     """What a drafter proposes: a tree of tokens. A chain is a tree, and so is nothing at all.
@@ -46,6 +103,10 @@ class Draft:
             to 1; None at a node, or altogether, says that the token was chosen without chance
             (a point mass).
         scheme: how siblings were drawn.
+        aux: rows to score besides, for the drafter's own use; None for none.
+        confidence: how probable the drafter itself holds each token to be accepted, once its
+            parent is; None where it does not say. For controllers: no rule looks at it.
+        drafter: the name of the drafter that made it, where one drafter has several at hand.
 
     Raises:
         InvalidInput: lengths differ, or a parent does not come before its child.
@@ -59,6 +120,9 @@ class Draft:
     parents: tuple[int, ...] | None = None
     probs: tuple[Tensor | None, ...] | None = None
     scheme: Scheme = Scheme.SINGLE
+    aux: Auxiliary | None = None
+    confidence: tuple[float, ...] | None = None
+    drafter: str | None = None
 
     def __post_init__(self) -> None:
         n = len(self.tokens)
@@ -71,15 +135,34 @@ class Draft:
                 f"{len(self.parents)} parents and "
                 f"{'no' if self.probs is None else len(self.probs)} laws"
             )
+        if self.confidence is not None and len(self.confidence) != n:
+            raise InvalidInput(
+                f"a draft needs one confidence a token, or none at all; it has {n} tokens and "
+                f"{len(self.confidence)}"
+            )
         for node, parent in enumerate(self.parents):
             if not ROOT <= parent < node:
                 raise InvalidInput(
                     f"the parent of draft node {node} must come before it ({ROOT} for the last "
                     f"committed token); it is {parent}"
                 )
+        if self.aux is not None and self.aux.visible.shape[1] != 1 + n + len(self.aux):
+            raise InvalidInput(
+                f"the mask of {len(self.aux)} auxiliary rows behind a root and {n} draft tokens "
+                f"needs {1 + n + len(self.aux)} columns; it has {self.aux.visible.shape[1]}"
+            )
 
     def __len__(self) -> int:
         return len(self.tokens)
+
+    @property
+    def num_rows(self) -> int:
+        """The rows that a pass over it has: the root, the nodes, and the auxiliary rows.
+
+        >>> Draft(tokens=(5, 7)).num_rows
+        3
+        """
+        return 1 + len(self.tokens) + (0 if self.aux is None else len(self.aux))
 
     @property
     def is_chain(self) -> bool:
@@ -147,8 +230,8 @@ class Scores:
     """What the target says of one root and its draft.
 
     Args:
-        logits: `[n + 1, V]`, float32 (float64 in tests), on the CPU, where the rules run; row 0
-            follows the root, row i + 1 follows draft node i.
+        logits: `[1 + n + m, V]`, float32 (float64 in tests), on the CPU, where the rules run; row 0
+            follows the root, row i + 1 follows draft node i, then come the m auxiliary rows.
     """
 
     logits: Tensor
@@ -178,15 +261,68 @@ class TargetInfo:
 
 
 class Budget(NamedTuple):
-    """How far a drafter may go this round: at most `num_draft_tokens` tokens on a path."""
+    """How far a drafter may go this round.
+
+    Args:
+        num_draft_tokens: the most tokens on a path.
+        max_nodes: the most tokens in all, for drafters of trees; None leaves it to the drafter.
+        min_confidence: a drafter that has a belief in its tokens stops *after* one that it holds
+            to be less probable than this. The token itself is kept (rule 2 of `protocols`).
+        entropy_bound: one that has a law stops *before* it draws where
+            `1 - sqrt(.2 * entropy) < entropy_bound` (AdaEDL, arXiv 2410.18351).
+        drafter: which one is to draft, where a drafter has several at hand; None leaves it to it.
+    """
 
     num_draft_tokens: int
+    max_nodes: int | None = None
+    min_confidence: float = 0.0
+    entropy_bound: float = 0.0
+    drafter: str | None = None
 
 
 class Committed(NamedTuple):
-    """What became final: the prompt first, then the tokens of each round, in order."""
+    """What became final: the prompt first, then the tokens of each round, in order.
+
+    Args:
+        tokens: the new final tokens.
+        draft: what was scored in the round; None for the prompt, and where it is not needed.
+        path: its accepted nodes that were kept.
+        logits: the target's own `[draft.num_rows, V]`, laid out as in `Scores`; for drafters that
+            need `Need.LOGITS`, None for the others.
+    """
 
     tokens: tuple[int, ...]
+    draft: Draft | None = None
+    path: tuple[int, ...] = ()
+    logits: Tensor | None = None
+
+
+class Outcome(NamedTuple):
+    """What became of a round, for the controller.
+
+    Args:
+        budget: what the controller had allowed, as far as there was room for it.
+        draft: what was scored.
+        num_accepted_tokens: how many of its tokens became final.
+        num_tested_tokens: how many of the longest accepted path the rule decided on: the accepted
+            ones and, unless the draft or the answer ended there, the rejected one.
+        draft_seconds, target_seconds, verify_seconds: host time. The target's is that of the
+            whole pass.
+        num_sequences: how many sequences shared the pass.
+        num_rows: the rows of the whole pass, of all sequences.
+        context: the length of the sequence before the round.
+    """
+
+    budget: Budget
+    draft: Draft
+    num_accepted_tokens: int
+    num_tested_tokens: int
+    draft_seconds: float
+    target_seconds: float
+    verify_seconds: float
+    num_sequences: int
+    num_rows: int
+    context: int
 
 
 class LogitBias(Mapping[int, float]):

@@ -6,14 +6,16 @@ import pytest
 
 from paceline.controllers.fixed import FixedController
 from paceline.errors import InvalidInput
-from paceline.types import Budget, Draft, Verdict
+from paceline.types import Budget, Draft, Outcome
 
 
 def test_the_budget_is_the_same_in_every_round() -> None:
     session = FixedController(3).open()
-    for path in ((), (0, 1)):
+    for accepted in (0, 2):
         assert session.budget() == Budget(3)
-        session.observe(Draft((1, 2, 3)), Verdict(path, 0))
+        session.observe(
+            Outcome(Budget(3), Draft((1, 2, 3)), accepted, accepted + 1, 0.1, 0.2, 0.01, 1, 4, 9)
+        )
     assert session.budget() == Budget(3)
 
 

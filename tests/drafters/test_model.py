@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 import torch
 
-from paceline.drafters.model import ModelDrafter, fit
+from paceline.draft_model import fit
+from paceline.drafters.model import ModelDrafter
 from paceline.errors import InvalidInput
 from paceline.math.noise import CoupledNoise, SeededNoise
 from paceline.math.verify.coupling import CouplingVerifier
@@ -103,7 +104,7 @@ class TestCache:
             text = (*text[:at], *new, *text[at + len(new) :])
             at += len(new)
             session.observe(Committed(new))
-            cached = session._model.length(session._slot)
+            cached = session._model.model.length(session._model.slot)
             assert cached <= at - 1
             fresh = session_of(drafter, 100)
             fresh.observe(Committed(text[:at]))
@@ -127,15 +128,15 @@ class TestCache:
         session = session_of(ModelDrafter(other), 110)
         session.observe(Committed(tokens_of(3)))
         session.propose(Budget(4), SamplingWarp(WARM), SeededNoise(0))
-        pointers = [k.data_ptr() for k, _ in session._slot.cache.layers]
-        shapes = [k.shape for k, _ in session._slot.cache.layers]
+        pointers = [k.data_ptr() for k, _ in session._model.slot.cache.layers]
+        shapes = [k.shape for k, _ in session._model.slot.cache.layers]
         for number in range(100):
             session.propose(Budget(4), SamplingWarp(WARM), SeededNoise(number))
             session.observe(Committed((number % VOCAB,)))
-            assert session._model.length(session._slot) <= 3 + number
-            assert len(session._cached) == session._model.length(session._slot)
-        assert [k.data_ptr() for k, _ in session._slot.cache.layers] == pointers
-        assert [k.shape for k, _ in session._slot.cache.layers] == shapes
+            assert session._model.model.length(session._model.slot) <= 3 + number
+            assert len(session._model.cached) == session._model.model.length(session._model.slot)
+        assert [k.data_ptr() for k, _ in session._model.slot.cache.layers] == pointers
+        assert [k.shape for k, _ in session._model.slot.cache.layers] == shapes
 
     def test_catches_up_in_passes_that_an_invariant_draft_model_takes(self) -> None:
         narrow = lean(tiny("llama"), fixed_rows=4, fixed_keys=512)
@@ -151,6 +152,21 @@ class TestStops:
         session = drafter.open(TargetInfo("target", 3), 20)
         session.observe(Committed((0, 1)))
         return session.propose(Budget(6), SamplingWarp(params), SeededNoise(seed))
+
+    def test_a_budget_stops_like_the_drafter_itself_and_tells_its_confidence(self) -> None:
+        plain, warp = ModelDrafter(TableTarget(self.LAW)), SamplingWarp(WARM)
+        for bounds in ({"min_confidence": 0.4}, {"entropy_bound": 0.5}):
+            drafts = []
+            for drafter, budget in (
+                (plain, Budget(6, **bounds)),  # type: ignore[arg-type]
+                (ModelDrafter(TableTarget(self.LAW), **bounds), Budget(6)),
+            ):
+                session = drafter.open(TargetInfo("t", len(self.LAW)), 20)
+                session.observe(Committed((0, 1)))
+                drafts.append(session.propose(budget, warp, SeededNoise(0)))
+            assert drafts[0].tokens == drafts[1].tokens
+            expected = [float(self.LAW[token]) for token in drafts[0].tokens]
+            assert drafts[0].confidence == pytest.approx(expected)
 
     def test_confidence_stops_behind_the_token_that_it_keeps(self) -> None:
         drafter = ModelDrafter(TableTarget(self.LAW), min_confidence=0.4)

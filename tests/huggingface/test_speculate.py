@@ -518,7 +518,7 @@ WRONG: dict[str, list[Any]] = {
     "num_draft_tokens": ["5", 2.5, True],
     "controller": [5, FixedController, ""],
     "draft_model": [5, "name", [], object()],
-    "verify": [5, None, ""],
+    "verify": [5, ""],
     "tokenizer": [5, "name"],
     "stop_strings": [0, 5, b"END", [5], ""],
     "streamer": [5, print],

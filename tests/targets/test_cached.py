@@ -7,6 +7,7 @@ position. So the logits behind a row are the mean over what it sees, in float64.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -18,7 +19,7 @@ from paceline.protocols import Work
 from paceline.targets.attention import Pass, attend
 from paceline.targets.cache import SLACK
 from paceline.targets.cached import CachedTarget
-from paceline.types import Draft, TargetInfo
+from paceline.types import Auxiliary, Draft, Need, TargetInfo
 
 VOCAB = 11
 
@@ -135,6 +136,30 @@ def test_one_pass_serves_slots_of_all_kinds(mode: str) -> None:
         assert_rows(scores.logits, text, draft)
     # Fixed shapes hold for one sequence a pass.
     assert len(decoder.passes) == (len(cases) if target.fixed_rows else 1)
+
+
+def test_auxiliary_rows_see_what_they_say_and_are_never_kept() -> None:
+    target = CachedTarget(Toy())
+    slot = target.open(40)
+    target.prefill(slot, TEXT[:-1])
+    # Behind the root: one row alone, one behind it, and one behind the first node of the tree.
+    visible = torch.zeros(3, 1 + len(TREE) + 3, dtype=torch.bool)
+    visible[:, 0] = visible[2, 1] = True
+    visible[:, -3:] = torch.tensor([[1, 0, 0], [1, 1, 0], [0, 0, 1]], dtype=torch.bool)
+    draft = replace(TREE, aux=Auxiliary((10, 0, 6), (1, 2, 2), visible))
+    rows = target.score([Work(slot, TEXT[-1], draft), Work(target.open(9), 4, CHAIN)])[0].logits
+    assert len(rows) == draft.num_rows
+    assert_rows(rows[:-3], TEXT, TREE)
+    for row, tokens in zip(rows[-3:], [(10,), (10, 0), (5, 6)], strict=True):
+        torch.testing.assert_close(row, behind([*TEXT, *tokens]))
+    target.commit(slot, (1, 4, 5))
+    kept = (*TEXT, 9, 5, 3, 8)
+    assert_rows(target.score([Work(slot, 8, CHAIN)])[0].logits, kept, CHAIN)
+
+
+def test_what_each_mode_gives_to_drafters() -> None:
+    assert CachedTarget(Toy()).info.gives == set(Need)
+    assert CachedTarget(Toy(), fixed_rows=8).info.gives == {Need.LOGITS}
 
 
 def test_positions_are_depths_and_only_wanted_rows_are_scored() -> None:

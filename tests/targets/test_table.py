@@ -12,7 +12,7 @@ from torch import Tensor
 from paceline.errors import ContextOverflow, ContractViolation, InvalidInput
 from paceline.protocols import Work
 from paceline.targets.table import TableSlot, TableTarget
-from paceline.types import Draft
+from paceline.types import Auxiliary, Draft
 
 ONE = torch.tensor([0.75, 0.25])
 ROWS = torch.tensor([[0.5, 0.25, 0.25], [0.125, 0.75, 0.125], [0.0, 1.0, 0.0]])
@@ -112,3 +112,12 @@ def test_a_commit_takes_a_path_from_the_root(path: tuple[int, ...]) -> None:
     target.score([Work(slot, 0, TREE)])
     with pytest.raises(ContractViolation, match="a path from the root"):
         target.commit(slot, path)
+
+
+def test_an_auxiliary_row_follows_what_it_sees() -> None:
+    target = TableTarget(lambda tokens: torch.eye(9)[sum(tokens) % 9], vocab_size=9)
+    slot = target.open(9)
+    visible = torch.tensor([[1, 1, 1, 0], [1, 0, 1, 1]], dtype=torch.bool)
+    draft = Draft((3,), aux=Auxiliary((4, 1), (2, 3), visible))
+    logits = target.score([Work(slot, 2, draft)])[0].logits
+    assert logits.argmax(dim=-1).tolist() == [2, 5, (2 + 3 + 4) % 9, 2 + 4 + 1]

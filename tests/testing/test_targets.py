@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -263,6 +264,21 @@ class FirstNodes(Wrong):
         slot.tokens += [root, *draft.tokens[: len(path)]]
 
 
+class BlindRows(Wrong):
+    """Its auxiliary rows see the root and themselves alone."""
+
+    def score(self, work: Sequence[Work]) -> list[Scores]:
+        blind = []
+        for slot, root, draft in work:
+            if draft.aux is not None:
+                visible = torch.zeros_like(draft.aux.visible)
+                visible[:, 0] = True
+                visible[:, 1 + len(draft) :].fill_diagonal_(True)
+                draft = replace(draft, aux=replace(draft.aux, visible=visible))
+            blind.append(Work(slot, root, draft))
+        return super().score(blind)
+
+
 class NoRoot(Wrong):
     def commit(self, slot: TableSlot, path: Sequence[int]) -> None:
         super().commit(slot, path)
@@ -425,6 +441,7 @@ FAULTS: list[tuple[Target, TargetRule]] = [
     (ScoreCaches(), TargetRule.LENGTH),
     (OldLength(), TargetRule.LENGTH),
     (NoRoot(), TargetRule.LENGTH),
+    (BlindRows(), TargetRule.AUXILIARY),
     (PrefillStartsOver(), TargetRule.PREFILL),
     (PrefillForgets(), TargetRule.PREFILL),
     (OneTooFew(), TargetRule.CHAIN),

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 from paceline import registry
 from paceline.assembly import choose_drafter
 from paceline.cli import options, render, terminal, threads
-from paceline.cli.drafters import DEFAULT_RULE
 from paceline.cli.inputs import drafter_settings, read_prompt
 from paceline.errors import InvalidInput
 
@@ -72,7 +71,7 @@ def generate(
     allow_pickle: options.AllowPickle = False,
     drafter: options.Drafter = None,
     num_draft_tokens: options.NumDraftTokens = DEFAULT_NUM_DRAFT_TOKENS,
-    verify: options.Verify = DEFAULT_RULE,
+    verify: options.Verify = None,
     draft_model: options.DraftModel = None,
     draft_storage: options.DraftStorage = None,
     draft_head_tokens: options.DraftHeadTokens = None,
@@ -136,7 +135,8 @@ def generate(
 
         # Refuse what cannot work before a model is loaded, which takes seconds.
         SamplingParams(**sampling)
-        registry.find("verifier", verify)
+        if verify is not None:
+            registry.find("verifier", verify)
         choose_drafter(drafter, settings, draft_model, option="--draft-model")
         with terminal.transformers_is_quiet():
             target = paceline.load(

@@ -126,13 +126,13 @@ NumDraftTokens = Annotated[
     ),
 ]
 Verify = Annotated[
-    str,
+    str | None,
     _option(
         "--verify",
         panel=_DRAFT,
         metavar="NAME",
-        about="The rule that accepts drafts. With coupling a seed gives the same tokens "
-        "whatever is drafted.",
+        about="The rule that accepts drafts; left out, the one that suits the drafter. With "
+        "coupling a seed gives the same tokens whatever is drafted.",
         autocompletion=lambda: registry.names("verifier"),
     ),
 ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from paceline.types import Budget, Draft, Verdict, require_int
+from paceline.types import Budget, Outcome, require_int
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,5 +38,5 @@ class FixedSession:
         """See `protocols.ControllerSession.budget`."""
         return self._budget
 
-    def observe(self, draft: Draft, verdict: Verdict) -> None:
+    def observe(self, outcome: Outcome) -> None:
         """Nothing to learn."""

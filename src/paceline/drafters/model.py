@@ -6,20 +6,19 @@ Source: Leviathan et al. 2211.17192; Chen et al. 2302.01318. The entropy bound i
 
 from __future__ import annotations
 
-import logging
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
+from paceline.draft_model import DraftModel
 from paceline.errors import InvalidInput, NoTokenLeft, UnknownName
 from paceline.math.noise import Noise, Purpose
 from paceline.math.warp import SamplingWarp
-from paceline.protocols import Target, Warp, Work
+from paceline.protocols import Target, Warp
 from paceline.types import (
     Budget,
     Committed,
@@ -28,11 +27,6 @@ from paceline.types import (
     TargetInfo,
     require_finite,
 )
-
-log = logging.getLogger("paceline")
-
-_CATCH_UP = 16
-"""Up to this many tokens are caught up within the first scoring pass, more in a prefill."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,120 +86,78 @@ class ModelDrafter:
                 f"the sampling options of drafter 'model' name token {outside[0]}; the vocabulary "
                 f"of {target.name} is 0 to {target.vocab_size - 1}"
             )
-        limit = self.model.info.max_length
-        room = capacity if limit is None else min(capacity, limit)
-        return ModelSession(self, self.model.open(room), room, target)
+        return ModelSession(self, capacity, target)
+
+
+class _Stop(NamedTuple):
+    """When to end a draft early."""
+
+    min_confidence: float
+    entropy_bound: float
+    entropy_factor: float
+
+    def before(self, belief: Tensor) -> bool:
+        """Whether to stop before a token is drawn from what the draft model believes."""
+        if not self.entropy_bound:
+            return False
+        entropy = float(torch.special.entr(belief).sum())
+        return 1 - math.sqrt(self.entropy_factor * entropy) < self.entropy_bound
+
+    def after(self, confidence: float) -> bool:
+        """Whether to stop after a token, which is kept."""
+        return confidence < self.min_confidence
 
 
 class ModelSession:
-    """See `protocols.DraftSession`. The draft cache holds a prefix of `committed`, then drafts."""
+    """See `protocols.DraftSession`."""
 
-    def __init__(self, drafter: ModelDrafter, slot: Any, room: int, target: TargetInfo) -> None:
-        self._drafter, self._model, self._slot, self._room = drafter, drafter.model, slot, room
-        self._target = target
+    def __init__(self, drafter: ModelDrafter, capacity: int, target: TargetInfo) -> None:
+        self._drafter = drafter
+        self._model = DraftModel(drafter.model, capacity, target.vocab_size)
         self._warp = None if drafter.params is None else SamplingWarp(drafter.params)
-        self._committed: list[int] = []
-        self._cached: list[int] = []
-        self._told = False
 
     def observe(self, committed: Committed) -> None:
-        """Cut the draft cache to what became final; a prompt is taken in at once."""
-        old = len(self._committed)
-        self._committed += committed.tokens
-        self._keep_cached(min(old, len(self._cached)))
-        missing = self._committed[len(self._cached) : self._room]
-        if len(missing) > _CATCH_UP:
-            self._prefill(missing[:-1])
+        """See `protocols.DraftSession.observe`."""
+        self._model.observe(committed.tokens)
 
     def propose(self, budget: Budget, warp: Warp, noise: Noise) -> Draft:
         """See `protocols.DraftSession.propose`."""
-        position = len(self._committed)
-        # The last draft token is not fed, so the draft may reach one token past the room.
-        length = min(budget.num_draft_tokens, self._room - position + 1)
-        if length <= 0:
-            if budget.num_draft_tokens:
-                self._tell_once()
+        model, warp = self._model, self._warp or warp
+        if not (length := model.reach(budget.num_draft_tokens)):
             return Draft()
-        self._keep_cached(min(position, len(self._cached)))
-        warp = self._warp or warp
+        stop = _Stop(
+            max(budget.min_confidence, self._drafter.min_confidence),
+            max(budget.entropy_bound, self._drafter.entropy_bound),
+            self._drafter.entropy_factor,
+        )
         tokens: list[int] = []
         laws: list[Tensor] = []
-        logits = self._feed(self._committed[len(self._cached) :])
+        confidence: list[float] = []
+        logits = model.start()
         while True:
             try:
                 q = warp.law(logits, tokens)
             except NoTokenLeft:
                 break  # what the target may say, the draft model cannot
-            belief = self._belief(q, logits, warp)
-            if belief is not None and self._too_uncertain(belief):
+            belief = logits.softmax(dim=-1) if warp.is_greedy else q
+            if stop.before(belief):
                 break
-            token = noise.sample(q, position + len(tokens), Purpose.DRAFT)
+            token = noise.sample(q, len(model.committed) + len(tokens), Purpose.DRAFT)
             tokens.append(token)
             laws.append(q)
-            if len(tokens) == length or (
-                belief is not None and float(belief[token]) < self._drafter.min_confidence
-            ):
+            confidence.append(float(belief[token]))
+            if len(tokens) == length or stop.after(confidence[-1]):
                 break
-            logits = self._feed([token])
-        return Draft(tuple(tokens), probs=None if warp.is_greedy else tuple(laws))
+            logits = model.feed([token])
+        return Draft(
+            tuple(tokens),
+            probs=None if warp.is_greedy else tuple(laws),
+            confidence=tuple(confidence),
+        )
 
     def close(self) -> None:
         """See `protocols.DraftSession.close`."""
-        self._model.close(self._slot)
-
-    def _keep_cached(self, right: int) -> None:
-        """Cut the draft cache to a prefix of the committed tokens; the first `right` agree."""
-        # The last committed token is always fed again: its logits start the next draft.
-        most = min(len(self._cached), len(self._committed) - 1)
-        right = min(right, most)
-        while right < most and self._cached[right] == self._committed[right]:
-            right += 1
-        del self._cached[right:]
-        self._model.rollback(self._slot, right)
-
-    def _feed(self, tokens: Sequence[int]) -> Tensor:
-        """Append tokens to the draft cache; the logits `[V]` behind the last, as the target's."""
-        info = self._model.info
-        most = _CATCH_UP if info.max_draft_tokens is None else info.max_draft_tokens + 1
-        if len(tokens) > min(_CATCH_UP, most):
-            self._prefill(tokens[:-1])
-            tokens = tokens[-1:]
-        root, *rest = self._known(tokens)
-        scores = self._model.score([Work(self._slot, root, Draft(tuple(rest)))])[0]
-        self._model.commit(self._slot, range(len(rest)))
-        self._cached += tokens
-        return fit(scores.logits[-1], self._target.vocab_size)
-
-    def _prefill(self, tokens: Sequence[int]) -> None:
-        self._model.prefill(self._slot, self._known(tokens))
-        self._cached += tokens
-
-    def _known(self, tokens: Sequence[int]) -> list[int]:
-        """Ids that only the target has are padding of its vocabulary; any id stands for them."""
-        vocab = self._model.info.vocab_size
-        return [token if token < vocab else 0 for token in tokens]
-
-    def _belief(self, q: Tensor, logits: Tensor, warp: Warp) -> Tensor | None:
-        """What the draft model thinks of the next token; None where nobody asks."""
-        if not self._drafter.entropy_bound and not self._drafter.min_confidence:
-            return None
-        return logits.softmax(dim=-1) if warp.is_greedy else q
-
-    def _too_uncertain(self, belief: Tensor) -> bool:
-        if not self._drafter.entropy_bound:
-            return False
-        entropy = float(torch.special.entr(belief).sum())
-        bound = 1 - math.sqrt(self._drafter.entropy_factor * entropy)
-        return bound < self._drafter.entropy_bound
-
-    def _tell_once(self) -> None:
-        if not self._told:
-            self._told = True
-            log.warning(
-                "the draft model %s takes %d tokens; from here on decoding is plain",
-                self._model.info.name,
-                self._room,
-            )
+        self._model.close()
 
 
 def _sampling_params(given: Any) -> SamplingParams | None:
@@ -221,14 +173,3 @@ def _sampling_params(given: Any) -> SamplingParams | None:
         if name not in known:
             raise UnknownName.among("sampling option", str(name), known)
     return SamplingParams(**given)
-
-
-def fit(logits: Tensor, vocab_size: int) -> Tensor:
-    """Cut or pad a row of draft logits to the target's vocabulary; padding is -inf.
-
-    >>> import torch
-    >>> fit(torch.tensor([1.0, 2.0]), 3)
-    tensor([1., 2., -inf])
-    """
-    missing = vocab_size - logits.shape[-1]
-    return functional.pad(logits, (0, missing), value=-math.inf) if missing else logits

@@ -74,7 +74,7 @@ def speculate(
     num_draft_tokens: int | None = None,
     controller: str | Controller | None = None,
     draft_model: PreTrainedModel | Target | Any = None,
-    verify: str | Verifier = "token",
+    verify: str | Verifier | None = None,
     tokenizer: Any = None,
     stop_strings: str | Sequence[str] | None = None,
     streamer: BaseStreamer | None = None,
@@ -97,7 +97,7 @@ def speculate(
         controller: a registered name, or a controller: how far to draft; "fixed" by default.
         draft_model: for drafters that need one: a model of `transformers` or one from
             `paceline.load`, with the tokenizer of the target.
-        verify: a registered rule, or a rule.
+        verify: a registered rule, or a rule; None is the one that suits the drafter.
         tokenizer: of the target, for `stop_strings`, for references that are text, and to compare
             with that of a draft model from `paceline.load`.
         stop_strings: as for `generate`, which does not take them with a `custom_generate`.
@@ -135,16 +135,17 @@ def speculate(
             raise InvalidInput("references that are text need the tokenizer; pass it as well")
         return encode_plain(tokenizer, text)
 
+    made = make_drafter(
+        drafter,
+        options,
+        draft_model,
+        as_target=lambda source: _draft_target(source, tokenizer),
+        encode=encode,
+    )
     return Speculation(
-        verifier=make_verifier(verify),
+        verifier=make_verifier(verify, made),
         controller=make_controller(controller, num_draft_tokens),
-        drafter=make_drafter(
-            drafter,
-            options,
-            draft_model,
-            as_target=lambda source: _draft_target(source, tokenizer),
-            encode=encode,
-        ),
+        drafter=made,
         draft_model=options.get("model") if draft_model is None else draft_model,
         tokenizer=tokenizer,
         stop_strings=strings,

@@ -13,7 +13,7 @@ from paceline.errors import ContextOverflow, ContractViolation, InvalidInput
 from paceline.protocols import Work
 from paceline.targets.attention import Pass, Segment
 from paceline.targets.cache import KeyValueCache
-from paceline.types import ROOT, Draft, Scores, TargetInfo
+from paceline.types import ROOT, Draft, Need, Scores, TargetInfo
 
 PREFILL_ROWS = 512
 """Rows of one prefill pass. Bounds the memory for activations and masks."""
@@ -74,9 +74,12 @@ class CachedTarget:
     @property
     def info(self) -> TargetInfo:
         """See `protocols.Target.info`."""
+        gives = self.decoder.info.gives | {Need.LOGITS}
         if self.fixed_rows is None:
-            return self.decoder.info
-        return replace(self.decoder.info, max_draft_tokens=self.fixed_rows - 1, invariant=True)
+            return replace(self.decoder.info, gives=gives | {Need.TREE, Need.AUXILIARY})
+        return replace(
+            self.decoder.info, gives=gives, max_draft_tokens=self.fixed_rows - 1, invariant=True
+        )
 
     def open(self, capacity: int) -> Slot:
         """See `protocols.Target.open`."""
@@ -114,21 +117,25 @@ class CachedTarget:
         scored: list[int] = []
         segments: list[Segment] = []
         for slot, root, draft in work:
-            first, start, real = len(tokens), slot.cache.length, 1 + len(draft)
+            first, start, real = len(tokens), slot.cache.length, draft.num_rows
             rows = self._padded(real)
-            if self.fixed_rows is not None and not draft.is_chain:
+            plain = draft.is_chain and draft.aux is None
+            if self.fixed_rows is not None and not plain:
                 raise InvalidInput(
-                    "invariant mode takes drafts that are chains, and this one is a tree; choose a "
-                    "drafter of chains, or decode without invariant mode"
+                    "invariant mode takes drafts that are chains, and this one is a tree or has "
+                    "auxiliary rows; choose a drafter of chains, or decode without invariant mode"
                 )
-            depths = [len(draft.path(node)) for node in range(len(draft))]
-            self._require_room(slot, 1 + draft.max_path_length)
+            new, places = list(draft.tokens), [len(draft.path(node)) for node in range(len(draft))]
+            if draft.aux is not None:
+                new += draft.aux.tokens
+                places += draft.aux.positions
+            self._require_room(slot, 1 + max(places, default=0))
             # Padding rows repeat the root; nothing sees them and nobody reads them.
-            tokens += [root, *draft.tokens, *[root] * (rows - real)]
-            positions += [start, *(start + depth for depth in depths), *[start] * (rows - real)]
+            tokens += [root, *new, *[root] * (rows - real)]
+            positions += [start, *(start + place for place in places), *[start] * (rows - real)]
             # The head is a product of a shape of its own, so padding goes through it as well.
             scored += range(first, first + rows)
-            visible = None if draft.is_chain else _tree_mask(draft, rows)
+            visible = None if plain else _tree_mask(draft)
             end = -(-(start + rows) // self.fixed_keys) * self.fixed_keys
             slot.cache.reserve(end)
             segments.append(Segment(slot.cache, first, rows, start, visible, end))
@@ -137,7 +144,7 @@ class CachedTarget:
         scores = []
         for (slot, _, draft), segment in zip(work, segments, strict=True):
             slot.scored = draft
-            own = logits[segment.first : segment.first + 1 + len(draft)]
+            own = logits[segment.first : segment.first + draft.num_rows]
             scores.append(Scores(own.to(torch.promote_types(own.dtype, torch.float32)).cpu()))
         return scores
 
@@ -201,15 +208,17 @@ class CachedTarget:
             )
 
 
-def _tree_mask(draft: Draft, rows: int) -> Tensor:
+def _tree_mask(draft: Draft) -> Tensor:
     """Which rows each row sees: the root, its ancestors, itself. `[rows, rows]`.
 
-    (The tree attention of SpecInfer, arXiv 2305.09781.)
+    (The tree attention of SpecInfer, arXiv 2305.09781.) Auxiliary rows see what they say.
     """
-    seen = torch.eye(rows, dtype=torch.bool)
+    seen = torch.eye(draft.num_rows, dtype=torch.bool)
     seen[:, 0] = True
     assert draft.parents is not None
     for node, parent in enumerate(draft.parents):
         if parent != ROOT:
             seen[node + 1] |= seen[parent + 1]
+    if draft.aux is not None:
+        seen[1 + len(draft) :] = draft.aux.visible
     return seen

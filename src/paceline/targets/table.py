@@ -10,7 +10,7 @@ from torch import Tensor
 
 from paceline.errors import ContextOverflow, ContractViolation, InvalidInput
 from paceline.protocols import Work
-from paceline.types import Draft, Scores, TargetInfo
+from paceline.types import Draft, Need, Scores, TargetInfo
 
 Table = Callable[[tuple[int, ...]], Tensor]
 """From all tokens so far to the probabilities `[V]` of the next one."""
@@ -51,7 +51,7 @@ class TableTarget:
             raise InvalidInput("a table that is a function needs vocab_size")
         else:
             self._law = table
-        self.info = TargetInfo("table", vocab_size, max_length)
+        self.info = TargetInfo("table", vocab_size, max_length, gives=frozenset(Need))
 
     def open(self, capacity: int) -> TableSlot:
         """See `protocols.Target.open`."""
@@ -76,7 +76,8 @@ class TableTarget:
             slot.scored = root, draft
             before = (*slot.tokens, root)
             paths = [(), *(draft.path(node) for node in range(len(draft)))]
-            laws = [self._law((*before, *(draft.tokens[i] for i in path))) for path in paths]
+            behind = [tuple(draft.tokens[i] for i in path) for path in paths]
+            laws = [self._law((*before, *tokens)) for tokens in [*behind, *_auxiliary(draft)]]
             scores.append(Scores(torch.stack(laws).to(torch.float64).log()))
         return scores
 
@@ -102,3 +103,14 @@ class TableTarget:
     def close(self, slot: TableSlot) -> None:
         """See `protocols.Target.close`."""
         slot.tokens, slot.scored = [], None
+
+
+def _auxiliary(draft: Draft) -> list[tuple[int, ...]]:
+    """What each auxiliary row sees behind the root, in the order of the positions."""
+    if draft.aux is None:
+        return []
+    depths = [len(draft.path(node)) for node in range(len(draft))]
+    tokens = [*draft.tokens, *draft.aux.tokens]
+    places = [*depths, *draft.aux.positions]
+    order = sorted(range(len(tokens)), key=places.__getitem__)
+    return [tuple(tokens[i] for i in order if bool(seen[1 + i])) for seen in draft.aux.visible]

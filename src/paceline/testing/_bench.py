@@ -14,9 +14,9 @@ from torch import Tensor
 from paceline.errors import ContractViolation, PacelineError
 from paceline.math.noise import Noise, Purpose
 from paceline.math.warp import SamplingWarp
-from paceline.protocols import Drafter, DraftSession, Target, Verifier
+from paceline.protocols import Drafter, DraftSession, Target, Verifier, Work
 from paceline.targets.table import TableTarget
-from paceline.types import Budget, Committed, Draft, SamplingParams, Scheme
+from paceline.types import Budget, Committed, Draft, Need, SamplingParams, Scheme
 
 History = tuple[tuple[int, ...], ...]
 """What a session observes: the prompt, then the tokens of each round."""
@@ -130,8 +130,8 @@ def session_behind(bench: Bench, history: History) -> Iterator[DraftSession]:
     try:
         session = bench.drafter.open(bench.target.info, bench.capacity)
         try:
-            for tokens in history:
-                session.observe(Committed(tokens))
+            for number, tokens in enumerate(history):
+                session.observe(_round(bench, history[:number], tokens))
             yield session
         finally:
             session.close()
@@ -142,6 +142,22 @@ def session_behind(bench: Bench, history: History) -> Iterator[DraftSession]:
             f"drafter {bench.drafter.name!r} breaks the rule {DrafterRule.LIFECYCLE.value!r}: "
             f"behind {history} it raised {error!r}"
         ) from error
+
+
+def _round(bench: Bench, before: History, tokens: tuple[int, ...]) -> Committed:
+    """What the engine tells of the prompt, or of a round whose draft was accepted as a whole."""
+    text = [token for part in before for token in part]
+    if not text:
+        return Committed(tokens)
+    draft, logits = Draft(tokens[:-1]), None
+    if Need.LOGITS in bench.drafter.needs:
+        slot = bench.target.open(len(text) + len(tokens))
+        try:
+            bench.target.prefill(slot, text[:-1])
+            logits = bench.target.score([Work(slot, text[-1], draft)])[0].logits
+        finally:
+            bench.target.close(slot)
+    return Committed(tokens, draft, tuple(range(len(draft))), logits)
 
 
 def warp_behind(
@@ -198,4 +214,5 @@ def _check_law(drafter: Drafter, law: Tensor, token: int, vocab: int) -> None:
 def key_of(draft: Draft) -> tuple[Any, ...]:
     """All of a draft, in a form that compares."""
     laws = tuple(None if law is None else tuple(law.tolist()) for law in draft.probs or ())
-    return draft.tokens, draft.parents, draft.scheme, laws
+    aux = draft.aux and (draft.aux.tokens, draft.aux.positions, str(draft.aux.visible.tolist()))
+    return draft.tokens, draft.parents, draft.scheme, aux, draft.confidence, laws

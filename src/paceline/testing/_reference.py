@@ -31,6 +31,8 @@ class TargetRule(StrEnum):
     """Each row of a chain is what plain decoding gives behind those tokens."""
     TREE = "tree"
     """Each row of a tree is what plain decoding gives behind the path to its node."""
+    AUXILIARY = "auxiliary"
+    """Each auxiliary row is what plain decoding gives behind the tokens that it sees."""
     COMMIT = "commit"
     """A commit keeps the root and the path of the last score, and nothing of the rest."""
     ROLLBACK = "rollback"
@@ -124,7 +126,7 @@ class Check:
             self.fail(TargetRule.SCORES, f"{len(all_scores)} scores for {len(items)} drafts")
         for (_, _, draft), scores in zip(items, all_scores, strict=True):
             logits: Any = scores.logits
-            shape = (len(draft) + 1, vocab)
+            shape = (draft.num_rows, vocab)
             if not isinstance(logits, Tensor) or tuple(logits.shape) != shape:
                 found = getattr(logits, "shape", type(logits).__name__)
                 self.fail(TargetRule.SCORES, f"logits {shape} expected, {found} found")

@@ -7,6 +7,7 @@ The reference is the target itself, one token a pass and nothing drafted: whatev
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -15,7 +16,7 @@ import torch
 from paceline.errors import ContextOverflow, InvalidInput
 from paceline.protocols import Target, Work
 from paceline.testing._reference import ROOM, Check, TargetRule
-from paceline.types import Draft, TargetInfo
+from paceline.types import Auxiliary, Draft, Need, TargetInfo
 
 _FILLED = 64
 """Context limits up to this are filled to the last token."""
@@ -61,6 +62,8 @@ def check_target(
         _check_drafts(check, text)
         _check_commits(check, text)
         _check_rollbacks(check, text)
+        if Need.AUXILIARY in info.gives:
+            _check_auxiliary(check, text)
     _check_batch(check, texts)
     _check_isolation(check, texts)
     _check_limit(check, info)
@@ -136,6 +139,26 @@ def _check_drafts(check: Check, text: tuple[int, ...]) -> None:
             rows = check.score([Work(slot, text[-1], draft)])[0]
             check.expect_length(slot, len(text) - 1)
             check.expect_rows(rule, rows, text, draft, f"a draft of {len(draft)} tokens")
+
+
+def _check_auxiliary(check: Check, text: tuple[int, ...]) -> None:
+    """Two rows that follow one another, beside a tree that neither sees nor is seen."""
+    tree, (one, two) = check.tree(), check.chain(2, salt=4).tokens
+    visible = torch.zeros(2, 1 + len(tree) + 2, dtype=torch.bool)
+    visible[:, 0] = visible[:, -2] = visible[1, -1] = True
+    draft = replace(tree, aux=Auxiliary((one, two), (1, 2), visible))
+    where = "rows of their own"
+    with check.slot(TargetRule.AUXILIARY, len(text) + ROOM) as slot:
+        check.target.prefill(slot, text[:-1])
+        rows = check.score([Work(slot, text[-1], draft)])[0]
+        check.expect_rows(TargetRule.AUXILIARY, rows, text, tree, f"beside {where}")
+        check.expect_row(TargetRule.AUXILIARY, rows[-2], (*text, one), where)
+        check.expect_row(TargetRule.AUXILIARY, rows[-1], (*text, one, two), where)
+        path = tree.path(len(tree) - 1)
+        check.target.commit(slot, path)
+        kept = (*text, *(tree.tokens[i] for i in path), text[0])
+        row = check.score([Work(slot, text[0], Draft())])[0][0]
+        check.expect_row(TargetRule.AUXILIARY, row, kept, f"after {where}")
 
 
 def _check_commits(check: Check, text: tuple[int, ...]) -> None:

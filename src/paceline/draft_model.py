@@ -1,0 +1,120 @@
+"""A draft model beside one sequence: its cache, and the way back after a rejection.
+
+What every drafter with a model of its own shares; the drafters differ in what they ask it.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Sequence
+
+from torch import Tensor
+from torch.nn import functional
+
+from paceline.protocols import Target, Work
+from paceline.types import Draft
+
+log = logging.getLogger("paceline")
+
+_CATCH_UP = 16
+"""Up to this many tokens are caught up within the first scoring pass, more in a prefill."""
+
+
+class DraftModel:
+    """A model that follows the committed tokens of one sequence and runs ahead of them.
+
+    Its cache holds a prefix of `committed`, then drafted tokens. Nothing is cut before it has to
+    be: a drafted token that became final stays where it is.
+
+    Args:
+        model: the draft model, a target like any other.
+        capacity: the longest sequence, prompt and answer together.
+        vocab_size: of the target, to which logits are fitted.
+    """
+
+    def __init__(self, model: Target, capacity: int, vocab_size: int) -> None:
+        limit = model.info.max_length
+        self.room = capacity if limit is None else min(capacity, limit)
+        """The most tokens that the model takes."""
+        self.committed: list[int] = []
+        self.cached: list[int] = []
+        self.model, self._vocab_size = model, vocab_size
+        self.slot = model.open(self.room)
+        self._told = False
+
+    def observe(self, tokens: Sequence[int]) -> None:
+        """Cut the cache to what became final; a prompt is taken in at once."""
+        old = len(self.committed)
+        self.committed += tokens
+        self._keep(min(old, len(self.cached)))
+        missing = self.committed[len(self.cached) : self.room]
+        if len(missing) > _CATCH_UP:
+            self._prefill(missing[:-1])
+
+    def reach(self, num_draft_tokens: int) -> int:
+        """How many tokens it can draft from here, up to `num_draft_tokens`.
+
+        The last draft token is not fed, so a draft may reach one token past the room.
+        """
+        length = min(num_draft_tokens, self.room - len(self.committed) + 1)
+        if length <= 0 < num_draft_tokens and not self._told:
+            self._told = True
+            log.warning(
+                "the draft model %s takes %d tokens; from here on decoding is plain",
+                self.model.info.name,
+                self.room,
+            )
+        return max(length, 0)
+
+    def start(self) -> Tensor:
+        """The logits `[V]` behind the committed tokens; what was fed behind them is dropped."""
+        self._keep(min(len(self.committed), len(self.cached)))
+        return self.feed(self.committed[len(self.cached) :])
+
+    def feed(self, tokens: Sequence[int]) -> Tensor:
+        """Append tokens to the cache; the logits `[V]` behind the last, as the target's."""
+        info = self.model.info
+        most = _CATCH_UP if info.max_draft_tokens is None else info.max_draft_tokens + 1
+        if len(tokens) > min(_CATCH_UP, most):
+            self._prefill(tokens[:-1])
+            tokens = tokens[-1:]
+        root, *rest = self.known(tokens)
+        scores = self.model.score([Work(self.slot, root, Draft(tuple(rest)))])[0]
+        self.model.commit(self.slot, range(len(rest)))
+        self.cached += tokens
+        return fit(scores.logits[-1], self._vocab_size)
+
+    def known(self, tokens: Sequence[int]) -> list[int]:
+        """Ids that only the target has are padding of its vocabulary; any id stands for them."""
+        vocab = self.model.info.vocab_size
+        return [token if token < vocab else 0 for token in tokens]
+
+    def close(self) -> None:
+        """Free the slot."""
+        self.model.close(self.slot)
+
+    def _keep(self, right: int) -> None:
+        """Cut the cache to a prefix of the committed tokens; the first `right` agree."""
+        # The last committed token is always fed again: its logits start the next draft.
+        most = min(len(self.cached), len(self.committed) - 1)
+        right = min(right, most)
+        while right < most and self.cached[right] == self.committed[right]:
+            right += 1
+        del self.cached[right:]
+        self.model.rollback(self.slot, right)
+
+    def _prefill(self, tokens: Sequence[int]) -> None:
+        self.model.prefill(self.slot, self.known(tokens))
+        self.cached += tokens
+
+
+def fit(logits: Tensor, vocab_size: int) -> Tensor:
+    """Cut or pad a row of draft logits to the target's vocabulary; padding is -inf.
+
+    >>> import torch
+    >>> fit(torch.tensor([1.0, 2.0]), 3)
+    tensor([1., 2., -inf])
+    """
+    missing = vocab_size - logits.shape[-1]
+    return functional.pad(logits, (0, missing), value=-math.inf) if missing else logits
