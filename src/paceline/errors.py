@@ -49,6 +49,17 @@ class UnsupportedModel(ModelError):
 class MissingExtra(PacelineError, ImportError):
     """An optional dependency is missing; the message holds the install line."""
 
+    @classmethod
+    def needed(cls, extra: str, what: str) -> MissingExtra:
+        """Build the error for something that an extra brings.
+
+        >>> print(MissingExtra.needed("workbench", "plots"))
+        plots need the extra 'workbench'; install it with: pip install 'paceline[workbench]'
+        """
+        return cls(
+            f"{what} need the extra {extra!r}; install it with: pip install 'paceline[{extra}]'"
+        )
+
 
 class ContractViolation(PacelineError, RuntimeError):
     """A plug-in broke its contract. The message names the plug-in and the rule."""
