@@ -1,0 +1,76 @@
+"""Where reports go. Whether they can go there is known before the work that they are about."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from paceline.errors import InvalidInput
+
+
+@dataclass(frozen=True, slots=True)
+class Outputs:
+    """Files to write at the end, checked now.
+
+    Args:
+        paths: the option that named a file, and the file; None where it was left out.
+
+    Raises:
+        InvalidInput: a file that cannot be written, or two options that name one file.
+
+    Example:
+        >>> Outputs({"--html": None}).write({"--html": lambda: "never called"})
+        []
+    """
+
+    paths: Mapping[str, Path | None]
+
+    def __post_init__(self) -> None:
+        seen: dict[Path, str] = {}
+        for option, path in self.paths.items():
+            if path is None:
+                continue
+            check_writable(option, path)
+            first = seen.setdefault(path.resolve(), option)
+            if first != option:
+                raise InvalidInput(f"{first} and {option} both name {path}; give each its own file")
+
+    def write(self, contents: Mapping[str, object]) -> list[Path]:
+        """Write each text, or what a function of no arguments returns; the files written.
+
+        Raises:
+            InvalidInput: a file that could be written before cannot be any more.
+        """
+        written = []
+        for option, path in self.paths.items():
+            if path is None:
+                continue
+            content = contents[option]
+            text = content() if callable(content) else content
+            try:
+                path.write_text(str(text), encoding="utf-8")
+            except OSError as error:
+                raise InvalidInput(f"{option}: cannot write {path}: {error.strerror}") from error
+            written.append(path)
+        return written
+
+
+def check_writable(option: str, path: Path) -> None:
+    """Raise unless a file can be written at `path`. What stands there is left as it is.
+
+    Raises:
+        InvalidInput: names the option, the path and the reason.
+    """
+    existed = path.exists()
+    try:
+        with path.open("ab"):
+            pass
+        if not existed:
+            path.unlink()
+    except OSError as error:
+        reason = error.strerror or str(error)
+        if not path.parent.exists():
+            reason = f"there is no folder {os.fspath(path.parent)}"
+        raise InvalidInput(f"{option}: cannot write {path}: {reason}") from error
