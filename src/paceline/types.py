@@ -101,7 +101,8 @@ class Draft:
             stands for a chain.
         probs: the law q that each token was *really* drawn from, a `[V]` tensor a node that sums
             to 1; None at a node, or altogether, says that the token was chosen without chance
-            (a point mass).
+            (a point mass). Siblings without replacement all name the one law that the first was
+            drawn from: the rule strikes out the siblings before.
         scheme: how siblings were drawn.
         aux: rows to score besides, for the drafter's own use; None for none.
         confidence: how probable the drafter itself holds each token to be accepted, once its
