@@ -17,7 +17,7 @@ from transformers import LlamaConfig
 
 from paceline.errors import ModelError, UnsupportedModel
 from paceline.protocols import Work
-from paceline.targets import dense
+from paceline.targets import dense, packing
 from paceline.targets.cached import CachedTarget
 from paceline.targets.dense import Architecture, Checkpoint, DenseDecoder, unsupported
 from paceline.targets.hf import HFDecoder
@@ -324,6 +324,7 @@ def peak():
 
 folder, storage = Path(sys.argv[1]), sys.argv[2]
 config = AutoConfig.from_pretrained(folder)
+packing.least_packed_rows = lambda dtype: 1  # its probe would be the peak of a model this small
 # Both products, so that their code and threads are part of the baseline.
 for kind in (storage, "plain"):
     packing.make_linear(torch.ones(32, 32, dtype=torch.bfloat16), None, kind)(
@@ -391,3 +392,28 @@ def test_reads_the_index_of_shards(tmp_path: Path) -> None:
     checkpoint = Checkpoint(tmp_path)
     assert checkpoint["a"].tolist() == [1, 1]
     assert checkpoint["b"].tolist() == [0, 0, 0]
+
+
+@pytest.mark.parametrize("family", ["llama-biases", "qwen3", "gemma"])
+def test_padding_of_few_rows_changes_no_logits(
+    family: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With padding forced on: one to three rows, one sequence and several, biases included."""
+    monkeypatch.setattr(packing, "least_packed_rows", lambda dtype: 4)
+    model = build(*MODELS[family][:1], **MODELS[family][1])
+    padded = CachedTarget(
+        DenseDecoder.from_weights(
+            model.state_dict(), model.config, dtype=torch.float32, storage="packed"
+        )
+    )
+    text = tokens_of(9, seed=3)
+    for length in range(4):
+        draft = Draft(text[5 : 5 + length])
+        slot, other = padded.open(20), padded.open(20)
+        padded.prefill(slot, text[:4])
+        found = padded.score([Work(slot, text[4], draft), Work(other, text[0], Draft())])
+        alone = padded.score([Work(slot, text[4], draft)])[0].logits
+        expected = own_logits(model, text[: 5 + length])[4:]
+        torch.testing.assert_close(found[0].logits, expected, **CLOSE)
+        torch.testing.assert_close(alone, expected, **CLOSE)
+        torch.testing.assert_close(found[1].logits, own_logits(model, text[:1]), **CLOSE)

@@ -23,6 +23,7 @@ from paceline.targets.packing import (
     make_linear,
     pack_modules,
     packing_helps,
+    pad_rows,
 )
 from tests.tiny_models import build, own_logits, tokens_of
 
@@ -280,3 +281,33 @@ class TestPackingHelps:
         for _ in range(2):
             assert packing_helps(torch.float32) == (faster is PackedLinear)
         assert swept == [PlainLinear, PackedLinear] * 4, "interleaved, and once"
+
+
+class TestLeastRows:
+    """Whether few rows are padded: two rows against four, measured once."""
+
+    @pytest.mark.parametrize(
+        ("seconds", "expected"),
+        [
+            ({1: 1.0, 2: 1.1, 4: 0.9}, 4),
+            ({1: 1.0, 2: 1.1, 4: 1.05}, 1),  # more than one row takes
+            ({1: 1.0, 2: 1.0, 4: 0.99}, 1),  # noise
+        ],
+    )
+    def test_four_rows_have_to_be_faster_than_two_and_than_one(
+        self, seconds: dict[int, float], expected: int, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(packing, "_products", lambda packed, x: seconds[len(x)])
+        packing.least_packed_rows.cache_clear()
+        try:
+            assert packing.least_packed_rows(torch.float32) == expected
+            monkeypatch.setattr(packing, "_products", lambda packed, x: pytest.fail("measured"))
+            assert packing.least_packed_rows(torch.float32) == expected
+        finally:
+            packing.least_packed_rows.cache_clear()
+
+    def test_padding_goes_below(self) -> None:
+        x = torch.ones(2, 3)
+        assert pad_rows(x, 2) is x
+        assert pad_rows(x, 1) is x
+        assert pad_rows(x, 4).tolist() == [[1.0] * 3] * 2 + [[0.0] * 3] * 2

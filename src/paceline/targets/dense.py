@@ -25,7 +25,7 @@ from torch.nn import functional
 
 from paceline.errors import ModelError, UnsupportedModel
 from paceline.targets.attention import Pass, attend
-from paceline.targets.packing import Linear, Storage, make_linear
+from paceline.targets.packing import Linear, Storage, make_linear, pad_rows
 from paceline.types import TargetInfo
 
 FAMILIES = frozenset({"llama", "mistral", "qwen2", "qwen3", "gemma"})
@@ -166,6 +166,7 @@ class DenseDecoder:
         self.head, self.head_ids, self.dtype = head, head_ids, dtype
         self.device = torch.device("cpu")
         self.info = TargetInfo(architecture.name, architecture.vocab_size, architecture.max_length)
+        self._least_rows = max(layer.qkv.least_rows for layer in self.layers)
         self._activation = _ACTIVATIONS[architecture.activation]
         half = architecture.head_dim // 2
         self._sign = torch.cat([-torch.ones(half), torch.ones(half)])
@@ -183,11 +184,12 @@ class DenseDecoder:
         shape, rows = self.architecture, len(batch.tokens)
         rotated = shape.num_heads + shape.num_kv_heads
         cos, sin = self._cos_sin(batch.positions)
-        x = self.embedding[batch.tokens].to(self.dtype)
+        # Padding goes along as rows of zeros; attention neither sees nor makes it.
+        x = pad_rows(self.embedding[batch.tokens].to(self.dtype), self._least_rows)
         if shape.embedding_scale != 1.0:
             x = x * torch.tensor(shape.embedding_scale, dtype=self.dtype)
         for number, layer in enumerate(self.layers):
-            qkv = layer.qkv(self._normed(x, layer.input_norm))
+            qkv = layer.qkv(self._normed(x, layer.input_norm))[:rows]
             heads = qkv.view(rows, rotated + shape.num_kv_heads, shape.head_dim)
             turned, value = heads[:, :rotated], heads[:, rotated:]
             if layer.qk_norms is not None:
@@ -208,12 +210,13 @@ class DenseDecoder:
                 batch,
                 scale=shape.head_dim**-0.5,
             )
-            x = layer.output(seen.reshape(rows, -1), x)
+            x = layer.output(pad_rows(seen.reshape(rows, -1), self._least_rows), x)
             gate, up = layer.gate_up(self._normed(x, layer.post_norm)).chunk(2, dim=-1)
             x = layer.down(self._activation(gate).mul_(up), x)
         if not len(batch.scored):
             return x.new_empty(0, shape.vocab_size)
-        logits = self.head(self._normed(x[batch.scored], self.norm))
+        wanted = pad_rows(x[batch.scored], self.head.least_rows)
+        logits = self.head(self._normed(wanted, self.norm))[: len(batch.scored)]
         if self.head_ids is None:
             return logits
         everywhere = logits.new_full((len(logits), shape.vocab_size), -torch.inf)

@@ -31,6 +31,11 @@ _INT4_ROWS = 256
 _CLEARLY = 0.9
 """Packing has to take this share of the plain time at the most: noise must not decide."""
 
+_FEW_ROWS = 4
+
+_FASTER = 0.97
+"""Padding to more rows has to take this share of the time at the most."""
+
 _MANY_ROWS = 128
 """From here on a product is bound by arithmetic, as in a prefill: unpack, then multiply densely."""
 
@@ -47,9 +52,16 @@ class Linear(Protocol):
         """The memory that a pass reads."""
         ...
 
+    @property
+    def least_rows(self) -> int:
+        """Fewer rows than this take longer: pad them, and drop the padding behind."""
+        ...
+
 
 class PlainLinear:
     """The weight as it is, multiplied by ATen."""
+
+    least_rows = 1
 
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
         self.weight, self.bias = weight, bias
@@ -68,6 +80,7 @@ class PackedLinear:
         self.weight = torch.ops.mkldnn._reorder_linear_weight(weight.contiguous())
         self.bias = bias
         self.num_bytes = weight.nbytes
+        self.least_rows = least_packed_rows(weight.dtype)
         self._plain = torch.ops.mkldnn._linear_pointwise.default
         self._add = torch.ops.mkldnn._linear_pointwise.binary
 
@@ -80,6 +93,8 @@ class PackedLinear:
 
 class Int8Linear:
     """Weight-only int8 with one scale an output, round to nearest."""
+
+    least_rows = 1
 
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
         wide = weight.float()
@@ -101,6 +116,8 @@ class Int8Linear:
 
 class Int4Linear:
     """Weight-only int4, asymmetric, in groups of `INT4_GROUP` inputs."""
+
+    least_rows = 1
 
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
         # Some rows at a time, so that what is computed on the way stays in the caches.
@@ -218,6 +235,43 @@ def packing_helps(dtype: torch.dtype, device: str = "cpu") -> bool:
     return min(t for _, t in times) < _CLEARLY * min(t for t, _ in times)
 
 
+@functools.cache
+def least_packed_rows(dtype: torch.dtype) -> int:
+    """1, or 4 where a packed product of four rows takes less time than one of fewer, measured once.
+
+    oneDNN's kernels for one to three rows do not keep the memory busy on every processor. On one
+    with AVX-512 four rows take .9 of the time of one and .8 of that of two. Two rows show it most
+    clearly, so they decide. Passes of up to four rows then have one shape, and round alike.
+    """
+    with torch.inference_mode():
+        packed = [
+            torch.ops.mkldnn._reorder_linear_weight(torch.ones(2048, 2048, dtype=dtype))
+            for _ in range(32 // dtype.itemsize)
+        ]
+        inputs = [torch.ones(rows, 2048, dtype=dtype) for rows in (1, 2, _FEW_ROWS)]
+        times = [[_products(packed, x) for x in inputs] for _ in range(8)][1:]
+    one, two, few = (min(column) for column in zip(*times, strict=True))
+    return _FEW_ROWS if few < one and few < _FASTER * two else 1
+
+
+def _products(packed: Sequence[Tensor], x: Tensor) -> float:
+    start = perf_counter()
+    for weight in packed:
+        torch.ops.mkldnn._linear_pointwise(x, weight, None, "none", [], "")
+    return perf_counter() - start
+
+
+def pad_rows(x: Tensor, rows: int) -> Tensor:
+    """Zeros below `x` `[n, d]`, up to `rows` rows; `x` itself where it has as many.
+
+    >>> pad_rows(torch.ones(1, 2), 2)
+    tensor([[1., 1.],
+            [0., 0.]])
+    """
+    missing = rows - len(x)
+    return x if missing <= 0 else functional.pad(x, (0, 0, 0, missing))
+
+
 def _can_pack(dtype: torch.dtype, device: str) -> bool:
     if device != "cpu" or not torch.backends.mkldnn.is_available():
         return False
@@ -243,7 +297,9 @@ class _PackedModule(torch.nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Apply the layer to `[..., in]`."""
-        return self._linear(x.flatten(0, -2)).unflatten(0, x.shape[:-1])
+        rows = x.flatten(0, -2)
+        out = self._linear(pad_rows(rows, self._linear.least_rows))
+        return out[: len(rows)].unflatten(0, x.shape[:-1])
 
 
 def pack_modules(model: torch.nn.Module, storage: Storage) -> bool:
