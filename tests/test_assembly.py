@@ -23,6 +23,7 @@ from paceline.assembly import (
     warn_of_vocabularies,
 )
 from paceline.controllers.fixed import FixedController
+from paceline.drafters.cascade import CascadeDrafter
 from paceline.drafters.model import ModelDrafter
 from paceline.drafters.ngram import NgramDrafter
 from paceline.errors import InvalidInput, PacelineError, UnknownName
@@ -150,6 +151,45 @@ class TestDrafters:
     def test_the_draft_model_is_not_touched_before_all_else_is_right(self) -> None:
         with pytest.raises(UnknownName, match="'min_confidence'"):
             made("model", {"min_confidense": 0.5}, "no such model")
+
+    @pytest.mark.parametrize("given", ["ngram,model", "ngram, model", ["ngram", "model"]], ids=str)
+    def test_several_are_a_cascade_with_the_settings_of_each(self, given: Any) -> None:
+        settings = {"max_ngram": 4, "model.min_confidence": 0.5}
+        cascade = made(given, settings, "target")
+        assert isinstance(cascade, CascadeDrafter)
+        first, second = cascade.drafters
+        assert first == NgramDrafter(max_ngram=4)
+        assert isinstance(second, ModelDrafter)
+        assert (second.model, second.min_confidence) == (TARGET, 0.5)
+        assert made(given, settings | {"model": "target"}).drafters == cascade.drafters
+        assert made("cascade", settings, "target").drafters == cascade.drafters
+
+    def test_several_of_which_some_are_objects(self) -> None:
+        own = NgramDrafter(max_ngram=7)
+        cascade = made([own, "model"], None, "target")
+        assert cascade.drafters[0] is own
+
+    @pytest.mark.parametrize(
+        ("drafter", "settings", "model", "message"),
+        [
+            ("ngram,modl", {}, "target", "did you mean 'model'"),
+            ("ngram,model", {}, None, "'model' needs a draft model; give draft_model"),
+            ("ngram,none", {}, "target", "none of the drafters ngram, none takes a draft model"),
+            ("ngram,model", {"max_ngrm": 3}, "target", "did you mean 'max_ngram'"),
+            ("ngram,model", {"ngram.max_ngrm": 3}, "target", "did you mean 'max_ngram'"),
+            ("ngram,ngram", {"max_ngram": 3}, None, "max_ngram' is a setting of ngram and of ngr"),
+            ("ngram,ngram", {}, None, "drafters of different names"),
+            ("ngram,cascade", {}, "target", "'cascade' combines single drafters; 'cascade' is"),
+            ("cascade", {"drafters": 3}, None, "drafters must be a list"),
+            ([], {}, None, "or a list of them"),
+            ([3], {}, None, "drafters must be a registered name"),
+        ],
+    )
+    def test_what_is_no_cascade(
+        self, drafter: Any, settings: Any, model: Any, message: str
+    ) -> None:
+        with pytest.raises(InvalidInput, match=message):
+            made(drafter, settings, model)
 
     @pytest.mark.parametrize("given", [5, NgramDrafter, object()], ids=str)
     def test_what_is_no_drafter(self, given: Any) -> None:

@@ -50,7 +50,7 @@ class Options(TypedDict, total=False):
 
     Attributes:
         drafter: a registered name, or a drafter; "model" where a draft model is given, else
-            "ngram".
+            "ngram". Several names, in a list or as in "ngram,model", take turns.
         drafter_options: settings of a drafter given by name.
         draft_model: for drafters that need one: a loaded model, or the name or path of one, which
             is loaded as it is, once. A draft may be coarse, so a cheaper one is to be had by
@@ -72,7 +72,7 @@ class Options(TypedDict, total=False):
         temperature and the rest: see `types.SamplingParams`.
     """
 
-    drafter: str | Drafter | None
+    drafter: str | Sequence[str] | Drafter | None
     drafter_options: Mapping[str, Any] | None
     draft_model: LanguageModel | str | Path | None
     controller: str | Controller | None

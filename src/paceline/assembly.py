@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from paceline import registry
-from paceline.errors import InvalidInput
+from paceline.errors import InvalidInput, UnknownName
 
 if TYPE_CHECKING:
     from paceline.protocols import Controller, Drafter, Target, Verifier
@@ -36,15 +36,17 @@ class Choice(NamedTuple):
         name: under which it is registered.
         settings: without the draft model.
         draft_model: as it was given; None for a drafter that needs none.
+        parts: the drafters that it combines, where it combines some.
     """
 
     name: str
     settings: dict[str, Any]
     draft_model: Any
+    parts: tuple[Choice | Drafter, ...] = ()
 
 
 def choose_drafter(
-    drafter: str | None,
+    drafter: str | Sequence[str] | None,
     settings: Mapping[str, Any] | None = None,
     draft_model: Any = None,
     *,
@@ -54,8 +56,10 @@ def choose_drafter(
 
     Args:
         drafter: a registered name; None is "model" where a draft model is given, else "ngram".
+            Several, in a list or with commas between them, are a "cascade" of them.
         settings: of the drafter. The setting `model` of a drafter that needs a draft model is
-            another way to give one.
+            another way to give one. Of a drafter that combines others: its own, and theirs, which
+            may carry the name of the one that they are for, as in "ngram.max_ngram".
         draft_model: in any form.
         option: what the caller calls the draft model.
 
@@ -66,11 +70,17 @@ def choose_drafter(
 
     Example:
         >>> choose_drafter(None, {"max_ngram": 4})
-        Choice(name='ngram', settings={'max_ngram': 4}, draft_model=None)
+        Choice(name='ngram', settings={'max_ngram': 4}, draft_model=None, parts=())
     """
     chosen = _checked_settings(settings)
     if drafter is None:
         drafter = "ngram" if draft_model is None and "model" not in chosen else "model"
+    names = _several(drafter)
+    if names is not None:
+        drafter, chosen = "cascade", {"drafters": names, **chosen}
+    assert isinstance(drafter, str)
+    if registry.combines(registry.find("drafter", drafter)):
+        return _choose_parts(drafter, chosen, draft_model, option)
     needs_model = registry.needs_draft_model(registry.find("drafter", drafter))
     registry.check_settings("drafter", drafter, chosen)
     if not needs_model:
@@ -89,8 +99,87 @@ def choose_drafter(
     return Choice(drafter, chosen, draft_model)
 
 
+def _several(drafter: Any) -> list[Any] | None:
+    """Several drafters or their names; None where it is one name."""
+    if isinstance(drafter, str):
+        found: list[Any] = [name.strip() for name in drafter.split(",")]
+    elif isinstance(drafter, Sequence) and drafter:
+        found = list(drafter)
+    else:
+        raise InvalidInput(
+            "drafter must be a registered name, a drafter, or a list of them; it is "
+            f"{drafter!r:.80}"
+        )
+    return found if len(found) > 1 or not isinstance(drafter, str) else None
+
+
+def _choose_parts(name: str, settings: dict[str, Any], draft_model: Any, option: str) -> Choice:
+    """The choice of a drafter that combines others, and of those."""
+    given = settings.pop("drafters", "ngram,model")
+    given = given.split(",") if isinstance(given, str) else given
+    if not isinstance(given, Iterable):
+        raise InvalidInput(f"drafters must be a list of names or drafters; it is {given!r:.80}")
+    members = [part.strip() if isinstance(part, str) else part for part in given]
+    named = [part for part in members if isinstance(part, str)]
+    own, theirs = _settings_by_part(name, named, settings)
+    if not draft_model and "model" in own:
+        draft_model = own.pop("model")
+    parts: list[Choice | Drafter] = []
+    used = False
+    for part in members:
+        if not isinstance(part, str):
+            _check_members("drafter", "drafters", part)
+            parts.append(part)
+            continue
+        if registry.combines(registry.find("drafter", part)):
+            raise InvalidInput(f"drafter {name!r} combines single drafters; {part!r} is not one")
+        takes = registry.needs_draft_model(registry.find("drafter", part))
+        used = used or takes
+        source = draft_model if takes and "model" not in theirs[part] else None
+        parts.append(choose_drafter(part, theirs[part], source, option=option))
+    if draft_model is not None and not used:
+        raise InvalidInput(
+            f"none of the drafters {', '.join(named)} takes a draft model; leave {option} out"
+        )
+    registry.check_settings("drafter", name, own)
+    return Choice(name, own, None, tuple(parts))
+
+
+def _settings_by_part(
+    name: str, parts: Sequence[str], settings: Mapping[str, Any]
+) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
+    """The settings of the combination itself, and those of each part.
+
+    Raises:
+        UnknownName: a setting that nobody has.
+        InvalidInput: one that several parts have, which does not say whose it is.
+    """
+    own: dict[str, Any] = {}
+    theirs: dict[str, dict[str, Any]] = {part: {} for part in parts}
+    known = {part: registry.settings_of("drafter", part) for part in parts}
+    for setting, value in settings.items():
+        part, dot, rest = setting.partition(".")
+        if dot and part in theirs:
+            theirs[part][rest] = value
+            continue
+        takers = [part for part in parts if setting in known[part]]
+        if setting in registry.settings_of("drafter", name) or setting == "model":
+            own[setting] = value
+        elif len(takers) == 1:
+            theirs[takers[0]][setting] = value
+        elif takers:
+            raise InvalidInput(
+                f"{setting!r} is a setting of {' and of '.join(takers)}; say whose, as in "
+                f"{takers[0]}.{setting}"
+            )
+        else:
+            every = sorted({item for part in parts for item in known[part]})
+            raise UnknownName.among(f"setting of drafters {', '.join(parts)}:", setting, every)
+    return own, theirs
+
+
 def make_drafter(
-    drafter: str | Drafter | None,
+    drafter: str | Sequence[str] | Drafter | None,
     settings: Mapping[str, Any] | None,
     draft_model: Any,
     *,
@@ -110,20 +199,33 @@ def make_drafter(
     Raises:
         PacelineError: see `choose_drafter`; a setting that the drafter refuses.
     """
-    if drafter is not None and not isinstance(drafter, str):
+    if drafter is not None and not isinstance(drafter, (str, list, tuple)):
         if settings or draft_model is not None:
             raise InvalidInput(
                 "settings and a draft model go with a drafter given by name; the drafter given "
                 "has its settings already"
             )
         _check_members("drafter", "drafter", drafter)
-        return drafter
-    name, chosen, source = choose_drafter(drafter, settings, draft_model)
+        return drafter  # type: ignore[return-value]
+    return _build(choose_drafter(drafter, settings, draft_model), as_target, encode)
+
+
+def _build(
+    choice: Choice,
+    as_target: Callable[[Any], Target],
+    encode: Callable[[str], Sequence[int]],
+) -> Drafter:
+    chosen = dict(choice.settings)
     if "references" in chosen:
         chosen["references"] = encode_references(chosen["references"], encode)
-    if source is not None:
-        chosen["model"] = as_target(source)
-    made: Drafter = registry.make("drafter", name, chosen)
+    if choice.draft_model is not None:
+        chosen["model"] = as_target(choice.draft_model)
+    if choice.parts:
+        chosen["drafters"] = tuple(
+            _build(part, as_target, encode) if isinstance(part, Choice) else part
+            for part in choice.parts
+        )
+    made: Drafter = registry.make("drafter", choice.name, chosen)
     return made
 
 

@@ -28,10 +28,10 @@ def check_draft(
             f"drafter {drafter.name!r} proposed token {bad[0]}; the vocabulary of the target is "
             f"0 to {vocab - 1}"
         )
-    if draft.max_path_length > budget.num_draft_tokens:
+    if draft.max_path_length > budget.longest:
         raise ContractViolation(
             f"drafter {drafter.name!r} proposed a path of {draft.max_path_length} tokens; the "
-            f"budget was {budget.num_draft_tokens}"
+            f"budget was {budget.longest}"
         )
     if budget.max_nodes is not None and len(draft) > budget.max_nodes:
         raise ContractViolation(

@@ -44,12 +44,15 @@ class DraftModel:
         self._told = False
 
     def observe(self, tokens: Sequence[int]) -> None:
-        """Cut the cache to what became final; a prompt is taken in at once."""
+        """Cut the cache to what became final; a prompt is taken in at once.
+
+        Later tokens wait for the next draft, so that a model that is not asked costs nothing.
+        """
         old = len(self.committed)
         self.committed += tokens
         self._keep(min(old, len(self.cached)))
         missing = self.committed[len(self.cached) : self.room]
-        if len(missing) > _CATCH_UP:
+        if old == 0 and len(missing) > _CATCH_UP:
             self._prefill(missing[:-1])
 
     def reach(self, num_draft_tokens: int) -> int:

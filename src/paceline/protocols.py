@@ -76,7 +76,8 @@ class Drafter(Protocol):
     `needs_draft_model: ClassVar[bool] = True`, and takes that model, a `Target`, as its setting
     `model`. It can then be given by name together with a draft model. The mark is read from the
     class, before there is a drafter, so it is no member here, and a class without it needs none
-    (`registry.needs_draft_model`).
+    (`registry.needs_draft_model`). In the same way one that combines others, which it takes as its
+    setting `drafters`, says `combines: ClassVar[bool] = True`.
     """
 
     @property

@@ -69,6 +69,14 @@ def needs_draft_model(drafter: Any) -> bool:
     return bool(getattr(drafter, "needs_draft_model", False))
 
 
+def combines(drafter: Any) -> bool:
+    """Whether a drafter, or its class, holds others as its setting `drafters`.
+
+    It can then be given by name, with the names of those.
+    """
+    return bool(getattr(drafter, "combines", False))
+
+
 def default_verifier(drafter: Any) -> str:
     """The rule that verifies a drafter's drafts where none is named: what it says, else "token".
 
@@ -77,14 +85,23 @@ def default_verifier(drafter: Any) -> str:
     return str(getattr(drafter, "default_verifier", "token"))
 
 
+def settings_of(kind: Kind, name: str) -> list[str]:
+    """The names of the settings of the plug-in `name`.
+
+    >>> settings_of("controller", "fixed")
+    ['num_draft_tokens']
+    """
+    plugin = find(kind, name)
+    return [item.name for item in fields(plugin) if item.init] if is_dataclass(plugin) else []
+
+
 def check_settings(kind: Kind, name: str, settings: Mapping[str, Any]) -> None:
     """Refuse a setting that the plug-in `name` does not have.
 
     Raises:
         UnknownName: names the nearest of those that it has.
     """
-    plugin = find(kind, name)
-    known = [item.name for item in fields(plugin) if item.init] if is_dataclass(plugin) else []
+    known = settings_of(kind, name)
     for setting in settings:
         if setting not in known:
             raise UnknownName.among(f"setting of {kind} {name!r}:", setting, known)

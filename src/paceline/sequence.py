@@ -89,17 +89,17 @@ class ActiveSequence:
         budget = self.controller.budget()
         room = self.limit - len(self.tokens) - 1
         if (most := self.target.info.max_draft_tokens) is not None:
-            if budget.num_draft_tokens > most and not self.rounds:
+            if budget.longest > most and not self.rounds:
                 log.warning(
                     "%s takes at most %d draft tokens a pass; %d were asked for",
                     self.target.info.name,
                     most,
-                    budget.num_draft_tokens,
+                    budget.longest,
                 )
             room = min(room, most)
-        budget = budget._replace(num_draft_tokens=min(budget.num_draft_tokens, room))
+        budget = budget.within(room)
         draft = Draft()
-        if budget.num_draft_tokens > 0:
+        if budget.longest > 0:
             draft = self.session.propose(budget, self.draft_warp, self.draft_noise)
             check_draft(draft, budget, self.request.drafter, self.verifier, self.target)
         self.budget = budget

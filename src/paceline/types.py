@@ -272,6 +272,11 @@ class Budget(NamedTuple):
         entropy_bound: one that has a law stops *before* it draws where
             `1 - sqrt(.2 * entropy) < entropy_bound` (AdaEDL, arXiv 2410.18351).
         drafter: which one is to draft, where a drafter has several at hand; None leaves it to it.
+        min_path_confidence: as `min_confidence`, for the product of the confidences on the path.
+        min_first_confidence: a drafter whose tokens are chosen without chance, n-grams say,
+            proposes nothing where it holds its first token to be less probable than this.
+        fallback: the budget of the drafter that is to step in where the one asked for has
+            nothing; None leaves the round plain.
     """
 
     num_draft_tokens: int
@@ -279,6 +284,24 @@ class Budget(NamedTuple):
     min_confidence: float = 0.0
     entropy_bound: float = 0.0
     drafter: str | None = None
+    min_path_confidence: float = 0.0
+    min_first_confidence: float = 0.0
+    fallback: Budget | None = None
+
+    def within(self, most: int) -> Budget:
+        """The same with at most `most` tokens on a path, fallbacks included.
+
+        >>> Budget(5, fallback=Budget(8)).within(6).fallback.num_draft_tokens
+        6
+        """
+        fallback = None if self.fallback is None else self.fallback.within(most)
+        return self._replace(num_draft_tokens=min(self.num_draft_tokens, most), fallback=fallback)
+
+    @property
+    def longest(self) -> int:
+        """The most tokens on a path, fallbacks included."""
+        others = 0 if self.fallback is None else self.fallback.longest
+        return max(self.num_draft_tokens, others)
 
 
 class Committed(NamedTuple):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -174,6 +175,17 @@ class TestStops:
             draft = self.propose(drafter, WARM, seed)
             assert all(token == 0 for token in draft.tokens[:-1]), "went on behind a doubtful token"
             assert len(draft) == 6 or draft.tokens[-1] != 0, "stopped behind a sure token"
+
+    def test_confidence_of_the_path_stops_behind_the_token_that_it_keeps(self) -> None:
+        session = ModelDrafter(TableTarget(self.LAW)).open(TargetInfo("target", 3), 20)
+        session.observe(Committed((0, 1)))
+        draft = session.propose(
+            Budget(6, min_path_confidence=0.2), SamplingWarp(WARM), SeededNoise(3)
+        )
+        assert draft.confidence is not None
+        paths = [math.prod(draft.confidence[: n + 1]) for n in range(len(draft))]
+        assert all(path >= 0.2 for path in paths[:-1])
+        assert paths[-1] < 0.2
 
     def test_entropy_stops_before_the_token(self) -> None:
         entropy = float(torch.special.entr(self.LAW).sum())

@@ -121,3 +121,32 @@ def test_settings_that_make_no_sense_are_refused(options: dict[str, Any], messag
 def test_a_reference_of_another_tokenizer_is_refused() -> None:
     with pytest.raises(InvalidInput, match="holds token 10; the vocabulary of table is 0 to 9"):
         NgramDrafter(references=((1, 2), (3, 10))).open(INFO, 10)
+
+
+class TestConfidence:
+    TEXT = (1, 2, 3, 4, 5, 9, 1, 2, 3, 4)
+
+    def draft(self, budget: Budget, text: Sequence[int] = TEXT, **settings: Any) -> Draft:
+        session = NgramDrafter(**settings).open(INFO, 1000)
+        session.observe(Committed(tuple(text)))
+        return session.propose(budget, SamplingWarp(SamplingParams()), SeededNoise(0))
+
+    def test_it_grows_with_the_match_and_along_the_draft(self) -> None:
+        draft = self.draft(Budget(3))
+        assert draft.tokens == (5, 9, 1)
+        # Four tokens match, though no more than three are looked up.
+        assert draft.confidence == (4 / 6, 5 / 7, 6 / 8)
+        assert self.draft(Budget(1), (7, 4, 5, 8, 4)).confidence == (1 / 3,)
+
+    def test_of_a_reference(self) -> None:
+        draft = self.draft(Budget(1), (8, 2, 3, 4), references=((1, 2, 3, 4, 6),), min_ngram=2)
+        assert (draft.tokens, draft.confidence) == ((6,), (3 / 5,))
+
+    def test_a_draft_ends_behind_a_token_of_little_confidence(self) -> None:
+        assert len(self.draft(Budget(4, min_confidence=5 / 7))) == 1
+        assert len(self.draft(Budget(4, min_path_confidence=0.45))) == 3  # .67, .48, .36
+        assert len(self.draft(Budget(4, min_path_confidence=0.3))) == 4
+
+    def test_or_does_not_begin(self) -> None:
+        assert len(self.draft(Budget(4, min_first_confidence=0.7))) == 0
+        assert len(self.draft(Budget(4, min_first_confidence=0.6))) == 4

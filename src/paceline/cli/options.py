@@ -109,8 +109,8 @@ Drafter = Annotated[
         "-d",
         panel=_DRAFT,
         metavar="NAME",
-        about="How to draft; `paceline drafters` lists the names. Default: ngram, or model "
-        "where --draft-model is given.",
+        about="How to draft; `paceline drafters` lists the names. Several, as in ngram,model, "
+        "take turns. Default: ngram, or model where --draft-model is given.",
         autocompletion=lambda: registry.names("drafter"),
     ),
 ]

@@ -7,7 +7,7 @@ Source: Leviathan et al. 2211.17192; Chen et al. 2302.01318. The entropy bound i
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple
 
@@ -93,6 +93,7 @@ class _Stop(NamedTuple):
     """When to end a draft early."""
 
     min_confidence: float
+    min_path_confidence: float
     entropy_bound: float
     entropy_factor: float
 
@@ -103,9 +104,11 @@ class _Stop(NamedTuple):
         entropy = float(torch.special.entr(belief).sum())
         return 1 - math.sqrt(self.entropy_factor * entropy) < self.entropy_bound
 
-    def after(self, confidence: float) -> bool:
-        """Whether to stop after a token, which is kept."""
-        return confidence < self.min_confidence
+    def after(self, confidence: Sequence[float]) -> bool:
+        """Whether to stop after the last token of a path, which is kept."""
+        if confidence[-1] < self.min_confidence:
+            return True
+        return math.prod(confidence) < self.min_path_confidence
 
 
 class ModelSession:
@@ -127,6 +130,7 @@ class ModelSession:
             return Draft()
         stop = _Stop(
             max(budget.min_confidence, self._drafter.min_confidence),
+            budget.min_path_confidence,
             max(budget.entropy_bound, self._drafter.entropy_bound),
             self._drafter.entropy_factor,
         )
@@ -146,7 +150,7 @@ class ModelSession:
             tokens.append(token)
             laws.append(q)
             confidence.append(float(belief[token]))
-            if len(tokens) == length or stop.after(confidence[-1]):
+            if len(tokens) == length or stop.after(confidence):
                 break
             logits = model.feed([token])
         return Draft(

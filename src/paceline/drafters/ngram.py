@@ -17,6 +17,9 @@ from paceline.math.noise import Noise
 from paceline.protocols import Warp
 from paceline.types import Budget, Committed, Draft, TargetInfo, require_int
 
+_LONGEST_MATCH = 32
+"""How far back a match is followed. It says how sure the copy is, and beyond this that is sure."""
+
 
 @dataclass(frozen=True, slots=True)
 class NgramDrafter:
@@ -82,6 +85,17 @@ def _token_ids(references: Any) -> tuple[tuple[int, ...], ...]:
         ) from None
 
 
+def belief(match_length: int) -> float:
+    """How probable it is that a text goes on as it did behind the last `match_length` tokens.
+
+    Laplace's rule of succession, a guess that controllers correct by what they see.
+
+    >>> belief(1), belief(3), belief(8)
+    (0.3333333333333333, 0.6, 0.8)
+    """
+    return match_length / (match_length + 2)
+
+
 class NgramIndex:
     """Where each n-gram was last (or first) followed by a token. Memory: one entry an n-gram.
 
@@ -132,8 +146,34 @@ class NgramSession:
             gram = tuple(text[len(text) - n :])
             for index in (self._own, *self._references):
                 if (start := index.after(gram)) is not None:
-                    return Draft(self._copy(index, start, budget.num_draft_tokens))
+                    return self._draft(index, start, n, budget)
         return Draft()
+
+    def _draft(self, index: NgramIndex, start: int, n: int, budget: Budget) -> Draft:
+        """The copy from `start` on, as far as the budget goes. The last n tokens match.
+
+        The tokens are chosen without chance, so to propose fewer, or none, bends no law.
+        """
+        length = self._match_length(index, start, n)
+        tokens = self._copy(index, start, budget.num_draft_tokens)
+        confidence: list[float] = []
+        path = 1.0
+        for number in range(len(tokens)):
+            confidence.append(belief(length + number))
+            path *= confidence[-1]
+            if confidence[0] < budget.min_first_confidence:
+                return Draft()
+            if confidence[-1] < budget.min_confidence or path < budget.min_path_confidence:
+                break
+        return Draft(tokens[: len(confidence)], confidence=tuple(confidence))
+
+    def _match_length(self, index: NgramIndex, start: int, n: int) -> int:
+        """How many of the last tokens stand before `start` as well, at least n."""
+        text, there = self._own.tokens, index.tokens
+        most = min(start, len(text), _LONGEST_MATCH)
+        while n < most and text[-n - 1] == there[start - n - 1]:
+            n += 1
+        return n
 
     def _copy(self, index: NgramIndex, start: int, count: int) -> tuple[int, ...]:
         """Up to `count` tokens from `start` on."""

@@ -69,7 +69,7 @@ class SpeculativeOutput(GenerateDecoderOnlyOutput):
 
 
 def speculate(
-    drafter: str | Drafter | None = None,
+    drafter: str | Sequence[str] | Drafter | None = None,
     *,
     num_draft_tokens: int | None = None,
     controller: str | Controller | None = None,
@@ -91,7 +91,7 @@ def speculate(
 
     Args:
         drafter: a registered name, or a drafter; by default "model" where a draft model is given,
-            else "ngram".
+            else "ngram". Several names, in a list or as in "ngram,model", take turns.
         num_draft_tokens: the most tokens that are drafted a round, for a controller given by
             name; 5 where left out.
         controller: a registered name, or a controller: how far to draft; "fixed" by default.
@@ -285,13 +285,17 @@ class Speculation:
 
     def _drafter_of_now(self, target: TargetInfo) -> Drafter:
         """The drafter with the draft model as it is: it may have got an adapter, say, or moved."""
-        if not registry.needs_draft_model(self.drafter):
-            return self.drafter
-        drafter: Any = self.drafter  # with its draft model in `model`, see `protocols.Drafter`
-        if isinstance(self.draft_model, nn.Module):
-            drafter = replace(drafter, model=_draft_target(self.draft_model))
-        if None in (self.tokenizer, getattr(self.draft_model, "tokenizer", None)):
-            warn_of_vocabularies(target, drafter.model.info)
+        return self._with_model_of_now(self.drafter, target)
+
+    def _with_model_of_now(self, drafter: Any, target: TargetInfo) -> Drafter:
+        if registry.combines(drafter):
+            parts = tuple(self._with_model_of_now(part, target) for part in drafter.drafters)
+            drafter = replace(drafter, drafters=parts)
+        elif registry.needs_draft_model(drafter):  # it is `model`, see `protocols.Drafter`
+            if isinstance(self.draft_model, nn.Module):
+                drafter = replace(drafter, model=_draft_target(self.draft_model))
+            if None in (self.tokenizer, getattr(self.draft_model, "tokenizer", None)):
+                warn_of_vocabularies(target, drafter.model.info)
         made: Drafter = drafter
         return made
 

@@ -1,0 +1,157 @@
+"""Several drafters beside one sequence, of which one drafts in each round.
+
+Cheap drafters that know little go well with dear ones that know more: n-grams where the text
+repeats itself, a draft model elsewhere. Which of them is asked is the controller's choice
+(`Budget.drafter`); where it leaves that open, the first that has something drafts.
+
+Source: the order of drafters in "cascade speculative drafting", Chen et al. 2312.11462, section 3.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+from paceline.errors import ContractViolation, InvalidInput
+from paceline.math.noise import Noise
+from paceline.protocols import Drafter, DraftSession, Warp
+from paceline.types import Budget, Committed, Draft, TargetInfo
+
+
+@dataclass(frozen=True, slots=True)
+class CascadeDrafter:
+    """Draft with one of several drafters: the one asked for, else the first that has something.
+
+    Whether a drafter has something follows from the text so far, so a round that goes on to the
+    next bends no law.
+
+    Args:
+        drafters: in the order in which they are asked, of different names. By name: a list of
+            names, or one text with commas between them, as in "ngram,model".
+
+    Raises:
+        InvalidInput: none, or two of one name.
+    """
+
+    name: ClassVar[str] = "cascade"
+    needs_draft_model: ClassVar[bool] = False
+    combines: ClassVar[bool] = True
+
+    drafters: tuple[Drafter, ...]
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "drafters", tuple(self.drafters))
+        if not self.drafters or len(set(self.names)) < len(self.drafters):
+            raise InvalidInput(
+                f"a cascade needs drafters of different names, at least one; it has "
+                f"{', '.join(self.names) or 'none'}"
+            )
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of the drafters, in their order."""
+        return tuple(drafter.name for drafter in self.drafters)
+
+    @property
+    def needs(self) -> frozenset[str]:
+        """What any of them needs."""
+        return frozenset().union(*(drafter.needs for drafter in self.drafters))
+
+    @property
+    def default_verifier(self) -> str:
+        """The first rule that one of them names other than "token"."""
+        rules = [str(getattr(drafter, "default_verifier", "token")) for drafter in self.drafters]
+        return next((rule for rule in rules if rule != "token"), "token")
+
+    def open(self, target: TargetInfo, capacity: int) -> CascadeSession:
+        """See `protocols.Drafter.open`."""
+        parts: dict[str, _Part] = {}
+        try:
+            for drafter in self.drafters:
+                lazy = bool(getattr(drafter, "needs_draft_model", False)) and not drafter.needs
+                parts[drafter.name] = _Part(drafter.open(target, capacity), lazy)
+        except BaseException:
+            CascadeSession(parts).close()
+            raise
+        return CascadeSession(parts)
+
+
+class _Part:
+    """One drafter's session. A lazy one hears of nothing before it is asked.
+
+    A draft model that is never asked so never reads the prompt, and one that is not asked for a
+    while reads what it missed in one pass.
+    """
+
+    def __init__(self, session: DraftSession, lazy: bool) -> None:
+        self.session, self._lazy = session, lazy
+        self._missed: list[int] = []
+
+    def observe(self, committed: Committed) -> None:
+        if self._lazy:
+            self._missed += committed.tokens
+        else:
+            self.session.observe(committed)
+
+    def propose(self, budget: Budget, warp: Warp, noise: Noise) -> Draft:
+        if self._missed:
+            missed, self._missed = tuple(self._missed), []
+            self.session.observe(Committed(missed))
+        return self.session.propose(budget, warp, noise)
+
+
+class CascadeSession:
+    """See `protocols.DraftSession`."""
+
+    def __init__(self, parts: Mapping[str, _Part]) -> None:
+        self._parts = parts
+
+    def observe(self, committed: Committed) -> None:
+        """See `protocols.DraftSession.observe`."""
+        for part in self._parts.values():
+            part.observe(committed)
+
+    def propose(self, budget: Budget, warp: Warp, noise: Noise) -> Draft:
+        """See `protocols.DraftSession.propose`."""
+        for name, own in plan(budget, tuple(self._parts)):
+            draft = self._parts[name].propose(own, warp, noise)
+            if len(draft) or draft.aux is not None:
+                return replace(draft, drafter=draft.drafter or name)
+        return Draft()
+
+    def close(self) -> None:
+        """See `protocols.DraftSession.close`."""
+        errors = []
+        for part in self._parts.values():
+            try:
+                part.session.close()
+            except Exception as error:  # noqa: BLE001 - the others hold memory too
+                errors.append(error)
+        if errors:
+            raise errors[0]
+
+
+def plan(budget: Budget, names: Sequence[str]) -> Iterator[tuple[str, Budget]]:
+    """Who is asked, in which order, and how far it may go; a length of 0 asks nobody.
+
+    Raises:
+        ContractViolation: the budget asks for a drafter that is not there.
+
+    Example:
+        >>> [(name, b.num_draft_tokens) for name, b in plan(Budget(4), ("ngram", "model"))]
+        [('ngram', 4), ('model', 4)]
+        >>> asked = Budget(8, drafter="ngram", fallback=Budget(3, drafter="model"))
+        >>> [(name, b.num_draft_tokens) for name, b in plan(asked, ("ngram", "model"))]
+        [('ngram', 8), ('model', 3)]
+    """
+    own: Budget | None = budget
+    while own is not None:
+        if own.drafter is not None and own.drafter not in names:
+            raise ContractViolation(
+                f"the controller asked for drafter {own.drafter!r}; there are {', '.join(names)}"
+            )
+        if own.num_draft_tokens > 0:
+            for name in names if own.drafter is None else (own.drafter,):
+                yield name, own._replace(drafter=None, fallback=None)
+        own = own.fallback
