@@ -240,6 +240,13 @@ class LanguageModel:
         events = decode(self.target, job.verifier, [job.request])
         return jobs.stream(events, job, self.load_seconds)
 
+    def drafter(self, **options: Unpack[Options]) -> Drafter:
+        """The drafter that these options stand for, as `generate` makes it.
+
+        A draft model given by name is loaded, once.
+        """
+        return self._drafter(options)
+
     def encode(self, prompt: Prompt) -> list[int]:
         """The token ids of a prompt: chat messages through the model's template."""
         if isinstance(prompt, str):

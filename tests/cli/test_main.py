@@ -6,7 +6,7 @@ import sys
 import pytest
 
 import paceline
-from paceline.cli import plan
+from paceline.plan import formula
 
 HEAVY = ["torch", "transformers", "numpy", "gguf", "safetensors", "huggingface_hub", "tokenizers"]
 REPORT = """
@@ -89,7 +89,7 @@ def fail_with(monkeypatch, error):
     def fail(*_):
         raise error
 
-    monkeypatch.setattr(plan, "make_plan", fail)
+    monkeypatch.setattr(formula, "plan_by_formula", fail)
 
 
 def test_an_error_of_several_lines_is_told_in_one(run, monkeypatch):
@@ -143,13 +143,13 @@ def test_a_reader_that_leaves_ends_the_command_quietly(arguments):
 def test_the_log_of_the_library_is_shown_as_notes(run, monkeypatch):
     import logging
 
-    make_plan = plan.make_plan
+    make_plan = formula.plan_by_formula
 
     def tell(*arguments):
         logging.getLogger("paceline").warning("the draft model takes %d tokens", 8)
         return make_plan(*arguments)
 
-    monkeypatch.setattr(plan, "make_plan", tell)
+    monkeypatch.setattr(formula, "plan_by_formula", tell)
     result = run(*PLAN)
     assert result.stderr == "note: the draft model takes 8 tokens\n"
     assert logging.getLogger("paceline").handlers == []

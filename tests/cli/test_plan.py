@@ -3,8 +3,10 @@ from fractions import Fraction
 
 import pytest
 
-from paceline.cli.plan import make_plan, parse_lengths, parse_rates, plan_sentences
+from paceline.cli.plan import parse_lengths, parse_rates
+from paceline.cli.plan_view import formula_sentences
 from paceline.errors import InvalidInput
+from paceline.plan.formula import plan_by_formula
 
 
 def tokens_and_speedup(alpha, cost, k):
@@ -41,18 +43,18 @@ def test_json_holds_the_numbers_of_the_formula(run):
 
 
 def test_break_even_means_a_speedup_of_one():
-    plan = make_plan([0.8], 0.2, [1, 3, 8], verify_cost=1.3, overhead=0.1)
+    plan = plan_by_formula([0.8], 0.2, [1, 3, 8], verify_cost=1.3, overhead=0.1)
     for row in plan.rows:
         k = row.num_draft_tokens
-        (at_rate,) = make_plan([row.break_even_acceptance_rate], 0.2, [k], 1.3, 0.1).rows
-        (at_cost,) = make_plan([0.8], row.break_even_cost, [k], 1.3, 0.1).rows
+        (at_rate,) = plan_by_formula([row.break_even_acceptance_rate], 0.2, [k], 1.3, 0.1).rows
+        (at_cost,) = plan_by_formula([0.8], row.break_even_cost, [k], 1.3, 0.1).rows
         assert at_rate.speedup == pytest.approx(1, abs=1e-9)
         assert at_cost.speedup == pytest.approx(1, abs=1e-9)
 
 
 @pytest.mark.parametrize(("alpha", "cost"), [(0.8, 0.05), (0.95, 0.01), (0.5, 0.3), (0.1, 0)])
 def test_the_table_reaches_the_best_length_and_marks_it(run, alpha, cost):
-    plan = make_plan([alpha], cost)
+    plan = plan_by_formula([alpha], cost)
     best = plan.best_num_draft_tokens
     assert best in [row.num_draft_tokens for row in plan.rows]
     lines = run("plan", "--alpha", alpha, "--cost", cost).stdout.splitlines()
@@ -72,7 +74,7 @@ def test_rates_by_position(run):
     assert [row["num_draft_tokens"] for row in found["rows"]] == [1, 2, 3]
     expected = [1 + 0.9, 1 + 0.9 + 0.72, 1 + 0.9 + 0.72 + 0.504]
     assert [row["expected_tokens"] for row in found["rows"]] == pytest.approx(expected)
-    sentences = plan_sentences(make_plan([0.9, 0.8, 0.7], 0))
+    sentences = formula_sentences(plan_by_formula([0.9, 0.8, 0.7], 0))
     assert sentences[-1].startswith("Best of the 3 lengths with a known rate: k = 3, 3.1240")
 
 
@@ -107,7 +109,18 @@ def test_rates():
         (["--alpha", "nan", "--cost", "0"], "got nan"),
         (["--alpha", ".8", "--cost", "-1"], "cost to be a finite number, 0 or more"),
         (["--alpha", ".8", "--cost", "x"], "--cost"),
-        (["--alpha", ".8"], "Missing option '--cost'"),
+        (["--alpha", ".8"], "--cost is missing"),
+        (["--cost", "0"], "--alpha is missing"),
+        (["--alpha", ".8", "--cost", "1e200"], "given in milliseconds"),
+        (["--alpha", ".8", "--cost", "0", "--export", "vllm"], "give --model or --costs"),
+        (["--alpha", ".8", "--cost", "0", "--plot", "x.jpg"], ".png or .svg"),
+        (["--alpha", ".8", "--cost", "0", "--plot", "no/x.png"], "no folder"),
+        (["--model", "m"], "give --from"),
+        (["--model", "m", "--alpha", ".8", "--export", "vlm"], "did you mean 'vllm'"),
+        (["--model", "m", "--alpha", ".8", "--cost", "1"], "costs are measured"),
+        (["--model", "m", "--alpha", ".8", "--save-costs", "no/x"], "no folder"),
+        (["--costs", "none.json", "--alpha", ".8"], "cannot read"),
+        (["--costs", "none.json", "--from", "none.json"], "cannot read"),
         (["--alpha", ".8,.7", "--cost", "0", "-k", "3"], "say nothing of draft position 3"),
         (["--alpha", ".8", "--cost", "0", "--verify-cost", "0"], "verify_cost"),
     ],
@@ -119,3 +132,96 @@ def test_bad_input_is_answered_in_one_line(run, arguments, message):
     assert line.startswith("error: ")
     assert message in line
     assert result.stdout == ""
+
+
+@pytest.fixture
+def costs(tmp_path):
+    """Passes that are free up to 8 rows, an n-gram drafter that costs nothing."""
+    from paceline.plan.costs import Costs, MethodCosts, PassCosts, PassTime
+
+    points = tuple(
+        PassTime(n, 1, 200, 0.1 if n <= 8 else 0.1 * n / 8) for n in (1, 4, 8, 16, 64, 320)
+    )
+    methods = {"none": MethodCosts(), "ngram": MethodCosts(1e-5, 0.0, 1e-4)}
+    memory = {"none": {"weights": 10**8, "cache_per_token": 1000, "vocab_size": 1000}}
+    file = tmp_path / "costs.json"
+    file.write_text(json.dumps(Costs("T", PassCosts(points), methods, memory).to_json()))
+    return file
+
+
+@pytest.fixture
+def report(tmp_path):
+    """Acceptance as a replay reports it: half of the rounds drafted, three of four accepted."""
+    counts = {
+        "rounds": 200,
+        "drafted": [100] * 3,
+        "tested": [100, 75, 56],
+        "accepted": [75, 56, 42],
+    }
+    method = {"name": "ngram", "drafter": "ngram", "settings": {}, "acceptance": counts}
+    file = tmp_path / "replay.json"
+    file.write_text(json.dumps({"methods": [method]}))
+    return file
+
+
+def test_a_plan_from_measurements(run, costs, report):
+    result = run("plan", "--costs", costs, "--from", report, "--json")
+    found = json.loads(result.stdout)
+    tokens = 1 + (75 + 56 + 42) / 200
+    best = found["best"]
+    assert (best["method"], best["num_draft_tokens"]) == ("ngram", 3)
+    assert best["tokens"] == pytest.approx(tokens)
+    seconds = 0.1 + 0.5 * 1e-5 + 1e-4
+    assert best["speedup"] == pytest.approx(tokens * 0.1 / seconds)
+    assert found["by_batch"]["64"] is None
+    assert found["free_rows"] == 8
+    assert found["memory"]["logits"] == 4 * 1000 * 4
+
+
+def test_its_table_and_advice(run, costs, report):
+    result = run("plan", "--costs", costs, "--from", report, "--export", "vllm")
+    assert "Use ngram with k = 3: 1.86 times the speed of plain decoding" in result.stdout
+    assert "plain decoding is faster" in result.stdout
+    assert "vllm serve T --speculative-config" in result.stdout
+
+
+def test_advice_against_it(run, costs):
+    result = run("plan", "--costs", costs, "--alpha", "0", "--drafter", "ngram")
+    assert "Do not use speculation here" in result.stdout
+
+
+def test_published_tables(run):
+    found = json.loads(run("plan", "--published", "--json").stdout)
+    for row in found["leviathan_table_1"]:
+        assert row["formula_speedup"] == pytest.approx(row["speedup"], abs=0.006)
+    for row in found["leviathan_table_2"]:
+        assert row["formula_speedup"] == pytest.approx(row["expected_speedup"], abs=0.07)
+    implied = [row["formula_tokens"] for row in found["chen_table_1"]]
+    assert implied == pytest.approx([2.90, 3.04, 3.72], abs=0.006)
+    assert "measured" in run("plan", "--published").stdout
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("{}", "is no report"),
+        ('{"methods": [{"name": "m"}]}', "is no report"),
+        ('{"methods": []}', "drafted anything"),
+    ],
+)
+def test_files_that_hold_no_acceptance(run, costs, tmp_path, content, message):
+    file = tmp_path / "other.json"
+    file.write_text(content)
+    result = run("plan", "--costs", costs, "--from", file)
+    assert (result.exit_code, message in result.stderr) == (2, True)
+
+
+@pytest.mark.parametrize("target", ["terminal", "plot.png"])
+def test_plots(run, tmp_path, target):
+    name = target if target == "terminal" else tmp_path / target
+    result = run("plan", "--alpha", ".8", "--cost", ".05", "--plot", name)
+    assert result.exit_code == 0
+    if target == "terminal":
+        assert "alpha 0.9, c 0.05" in result.stdout
+    else:
+        assert name.stat().st_size > 10_000

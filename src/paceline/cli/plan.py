@@ -1,129 +1,20 @@
-"""`paceline plan`: what speculation would gain, from an acceptance rate and a draft cost."""
+"""`paceline plan`: what speculation would gain here, from a formula or from measurements."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.table import Table
-from rich.text import Text
 
-from paceline.cli import options, terminal
+from paceline.cli import options, plan_measured, plan_view, terminal
 from paceline.errors import InvalidInput
-from paceline.math import cost as model
-from paceline.math.acceptance import AcceptanceProfile
+from paceline.math import cost as model_of_cost
+from paceline.plan import formula
+from paceline.plan.plots import check_plot_path, save_plot
 
-_SHOWN = 8
-"""How many draft lengths the table shows where none is asked for, unless the best is longer."""
-
-_LONGEST = 16
-"""The longest table that is shown unasked."""
-
-_BAR = 20
-
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """What `paceline plan` prints.
-
-    Args:
-        acceptance_rates: one rate for every position, or one *conditional* rate a position.
-        cost, verify_cost, overhead: in plain target passes; see `math.cost.round_cost`.
-        best_num_draft_tokens: the draft length of the greatest speed-up; 0: do not speculate.
-        best_expected_tokens, best_speedup: tokens a round and speed-up there.
-        rows: one for each draft length.
-    """
-
-    acceptance_rates: tuple[float, ...]
-    cost: float
-    verify_cost: float
-    overhead: float
-    best_num_draft_tokens: int
-    best_expected_tokens: float
-    best_speedup: float
-    rows: tuple[Row, ...]
-
-    def to_json(self) -> dict[str, Any]:
-        """The plan as plain JSON values."""
-        return asdict(self)
-
-
-@dataclass(frozen=True, slots=True)
-class Row:
-    """One draft length: a row of `math.cost.plan_table`, and where it breaks even.
-
-    `break_even_acceptance_rate` is the constant rate above which it pays, `break_even_cost` the
-    draft cost below which it pays; None where there is no such number.
-    """
-
-    num_draft_tokens: int
-    expected_tokens: float
-    accepted_tokens: float
-    speedup: float
-    arithmetic_overhead: float
-    break_even_acceptance_rate: float | None
-    break_even_cost: float | None
-
-
-def make_plan(
-    rates: Sequence[float],
-    cost: float,
-    lengths: Sequence[int] = (),
-    verify_cost: float = 1.0,
-    overhead: float = 0.0,
-) -> Plan:
-    """Evaluate the cost model; without `lengths`, for a range around the best one.
-
-    Raises:
-        InvalidInput: a number outside its range, or more draft tokens than `rates` has positions.
-
-    Example:
-        >>> round(make_plan([0.8], 0.05, [4]).rows[0].expected_tokens, 4)
-        3.3616
-    """
-    one = len(rates) == 1
-    if not one and max(lengths, default=0) > len(rates):
-        raise InvalidInput(
-            f"{len(rates)} acceptance rates say nothing of draft position {max(lengths)}; give "
-            "more of them, or one for all positions"
-        )
-    profile = AcceptanceProfile.constant(rates[0]) if one else AcceptanceProfile(tuple(rates))
-    best = model.best_num_draft_tokens(profile, cost, verify_cost, overhead)
-    lengths = lengths or _lengths_to_show(best, profile.horizon)
-    table = model.plan_table(profile, cost, lengths, verify_cost, overhead)
-    rows = (
-        Row(
-            **asdict(row),
-            break_even_acceptance_rate=model.break_even_acceptance_rate(
-                cost, row.num_draft_tokens, verify_cost, overhead
-            ),
-            break_even_cost=_break_even_cost(profile, row.num_draft_tokens, verify_cost, overhead),
-        )
-        for row in table
-    )
-    return Plan(
-        acceptance_rates=tuple(rates),
-        cost=cost,
-        verify_cost=verify_cost,
-        overhead=overhead,
-        best_num_draft_tokens=best,
-        best_expected_tokens=model.expected_tokens(profile, best),
-        best_speedup=model.speedup(profile, cost, best, verify_cost, overhead),
-        rows=tuple(rows),
-    )
-
-
-def _break_even_cost(
-    profile: AcceptanceProfile, length: int, verify_cost: float, overhead: float
-) -> float | None:
-    return model.break_even_cost(profile, length, verify_cost, overhead) if length else None
-
-
-def _lengths_to_show(best: int, horizon: int | None) -> list[int]:
-    last = min(max(_SHOWN, best + 2), _LONGEST, horizon or _LONGEST)
-    return [*range(1, last + 1), *([best] if best > last else [])]
+_FORMULA, _MEASURED, _RESULT = "By the formula", "By measurement", "Result"
 
 
 def parse_rates(text: str) -> list[float]:
@@ -141,8 +32,8 @@ def parse_rates(text: str) -> list[float]:
         ) from None
 
 
-def parse_lengths(texts: Sequence[str]) -> list[int]:
-    """Draft lengths from `4`, `2,4,8` or `1-8`.
+def parse_lengths(texts: Sequence[str], option: str = "--num-draft-tokens") -> list[int]:
+    """Numbers from `4`, `2,4,8` or `1-8`.
 
     Raises:
         InvalidInput: not of that form, or a range without an end.
@@ -156,130 +47,225 @@ def parse_lengths(texts: Sequence[str]) -> list[int]:
         first, dash, last = part.strip().partition("-")
         if not first.isdecimal() or (dash and not last.isdecimal()):
             raise InvalidInput(
-                f"--num-draft-tokens must be numbers of tokens such as 4, 2,4,8 or 1-8; it is "
-                f"{part!r}"
+                f"{option} must be numbers of tokens such as 4, 2,4,8 or 1-8; it is {part!r}"
             )
         low, high = int(first), int(last) if dash else int(first)
-        if low > high or high > model.MAX_NUM_DRAFT_TOKENS:
+        if low > high or high > model_of_cost.MAX_NUM_DRAFT_TOKENS:
             raise InvalidInput(
-                f"--num-draft-tokens must rise to at most {model.MAX_NUM_DRAFT_TOKENS}; it is "
+                f"{option} must rise to at most {model_of_cost.MAX_NUM_DRAFT_TOKENS}; it is "
                 f"{part!r}"
             )
         found += range(low, high + 1)
     return list(dict.fromkeys(found))
 
 
-def plan_table(plan: Plan, *, bars: bool) -> Table:
-    """The rows as a table, the best length marked."""
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for header in ("k", "tokens a round", "speed-up", "", "min. alpha", "max. cost"):
-        table.add_column(header, justify="right" if header else "left", no_wrap=True)
-    longest = max(row.speedup for row in plan.rows)
-    for row in plan.rows:
-        best = row.num_draft_tokens == plan.best_num_draft_tokens
-        bar = "█" * round(_BAR * row.speedup / longest) + " " if bars else ""
-        table.add_row(
-            str(row.num_draft_tokens),
-            f"{row.expected_tokens:.4f}",
-            f"{row.speedup:.4f}",
-            Text.assemble(
-                (bar, terminal.ACCEPTED if row.speedup >= 1 else "red"), "best" if best else ""
-            ),
-            _number(row.break_even_acceptance_rate),
-            _number(row.break_even_cost),
-            style="bold" if best else "",
-        )
-    return table
-
-
-def _number(value: float | None) -> str:
-    return "never" if value is None else f"{value:.4f}"
-
-
-def plan_sentences(plan: Plan) -> list[str]:
-    """What the plan says, in words."""
-    sentences = []
-    if len(plan.rows) == 1:
-        row = plan.rows[0]
-        sentences.append(
-            f"With k = {row.num_draft_tokens}: {_gain(row.expected_tokens, row.speedup)}."
-        )
-        limits = [
-            f"{side} {name} of {value:.4f}"
-            for side, name, value in (
-                ("above an", "acceptance rate", row.break_even_acceptance_rate),
-                ("below a", "draft cost", row.break_even_cost),
-            )
-            if value is not None
-        ]
-        if row.num_draft_tokens and limits:
-            sentences.append(f"That pays {' or '.join(limits)}.")
-    else:
-        sentences.append("Drafting k tokens pays above min. alpha, or below max. cost.")
-    if plan.best_num_draft_tokens == 0:
-        sentences.append("No draft length pays here: plain decoding is faster.")
-        return sentences
-    known = len(plan.acceptance_rates)
-    among = f" of the {known} lengths with a known rate" if known > 1 else ""
-    gain = _gain(plan.best_expected_tokens, plan.best_speedup)
-    sentences.append(f"Best{among}: k = {plan.best_num_draft_tokens}, {gain}.")
-    return sentences
-
-
-def _gain(tokens: float, speedup: float) -> str:
-    return f"{tokens:.4f} tokens a round and {speedup:.4f} times the speed of plain decoding"
+def _option(*names: str, panel: str, metavar: str, about: str) -> Any:
+    return typer.Option(*names, rich_help_panel=panel, metavar=metavar, help=about)
 
 
 def plan(
     alpha: Annotated[
-        str,
-        typer.Option(
+        str | None,
+        _option(
             "--alpha",
             "-a",
+            panel=_FORMULA,
             metavar="RATE[,RATE...]",
-            help="Acceptance rate of a tested draft token, from 0 to 1; or one for each draft "
+            about="Acceptance rate of a tested draft token, from 0 to 1; or one for each draft "
             "position, given that those before were accepted.",
         ),
-    ],
+    ] = None,
     cost: Annotated[
-        float,
-        typer.Option(
+        float | None,
+        _option(
             "--cost",
             "-c",
+            panel=_FORMULA,
             metavar="X",
-            help="Time of one draft step in target passes; about 0 for n-grams.",
+            about="Time of one draft step in target passes; about 0 for n-grams.",
         ),
-    ],
+    ] = None,
     num_draft_tokens: Annotated[
         list[str] | None,
-        typer.Option(
+        _option(
             "--num-draft-tokens",
             "-k",
+            panel=_FORMULA,
             metavar="K",
-            help="Draft lengths: 4, 2,4,8 or 1-8. Default: a range up to the best.",
+            about="Draft lengths: 4, 2,4,8 or 1-8. Default: a range up to the best.",
         ),
     ] = None,
     verify_cost: Annotated[
         float,
-        typer.Option(
+        _option(
+            "--verify-cost",
+            panel=_FORMULA,
             metavar="X",
-            help="Time of a target pass over k + 1 tokens in passes over one; 1 where weights "
+            about="Time of a target pass over k + 1 tokens in passes over one; 1 where weights "
             "take longer to read than to use.",
         ),
     ] = 1.0,
     overhead: Annotated[
-        float, typer.Option(metavar="X", help="What else a round takes, in target passes.")
+        float,
+        _option(
+            "--overhead",
+            panel=_FORMULA,
+            metavar="X",
+            about="What else a round takes, in target passes.",
+        ),
     ] = 0.0,
+    plot: Annotated[
+        list[str] | None,
+        _option(
+            "--plot",
+            panel=_FORMULA,
+            metavar="terminal|FILE",
+            about="Plot the speed-up over k, alpha and c: in the terminal, or to a .png or .svg.",
+        ),
+    ] = None,
+    published: Annotated[
+        bool,
+        typer.Option(
+            "--published",
+            rich_help_panel=_FORMULA,
+            metavar="",
+            help="Show the published tables of Leviathan and of Chen beside the formula.",
+        ),
+    ] = False,
+    model: Annotated[
+        str | None,
+        _option(
+            "--model",
+            "-m",
+            panel=_MEASURED,
+            metavar="NAME|FOLDER|GGUF",
+            about="Measure this target on this machine.",
+        ),
+    ] = None,
+    acceptance: Annotated[
+        Path | None,
+        _option(
+            "--from",
+            panel=_MEASURED,
+            metavar="FILE",
+            about="Acceptance by position: the JSON of `paceline replay` or `paceline bench`. "
+            "Methods come from there; without it from --drafter and --alpha.",
+        ),
+    ] = None,
+    drafter: options.Drafter = None,
+    draft_model: options.DraftModel = None,
+    draft_storage: options.DraftStorage = None,
+    draft_head_tokens: options.DraftHeadTokens = None,
+    costs: Annotated[
+        Path | None,
+        _option(
+            "--costs",
+            panel=_MEASURED,
+            metavar="FILE",
+            about="Costs that --save-costs wrote, rather than to measure again.",
+        ),
+    ] = None,
+    save_costs: Annotated[
+        Path | None,
+        _option(
+            "--save-costs",
+            panel=_MEASURED,
+            metavar="FILE",
+            about="Write the measured costs, JSON.",
+        ),
+    ] = None,
+    context: Annotated[
+        list[int] | None,
+        _option(
+            "--context",
+            panel=_MEASURED,
+            metavar="N",
+            about="Longer contexts to predict for, in tokens. Repeatable. Default: 1000 and 4000.",
+        ),
+    ] = None,
+    export: Annotated[
+        str | None,
+        _option(
+            "--export",
+            panel=_RESULT,
+            metavar="ENGINE",
+            about="Print the settings for the engine that will serve: transformers, vllm, sglang, "
+            "llama.cpp, tensorrt-llm or paceline.",
+        ),
+    ] = None,
     as_json: options.AsJson = False,
 ) -> None:
-    """Tokens a round and speed-up from an acceptance rate and a draft cost."""
-    rates, lengths = parse_rates(alpha), parse_lengths(num_draft_tokens or [])
-    found = make_plan(rates, cost, lengths, verify_cost, overhead)
+    """What speculation would gain: by a formula, or by measuring this machine.
+
+    With --alpha and --cost alone it is the formula of the papers. With --model it measures what
+    passes and drafts take here, takes acceptance from `replay` or `bench`, and says what to do.
+    """
+    lengths = parse_lengths(num_draft_tokens or [])
+    rates = None if alpha is None else parse_rates(alpha)
+    if published:
+        plan_view.print_published(as_json=as_json)
+    elif model is not None or costs is not None:
+        if cost is not None or plot:
+            raise InvalidInput(
+                "--cost and --plot belong to the formula; with --model or --costs the costs are "
+                "measured: leave them out"
+            )
+        request = plan_measured.Request(
+            model=model,
+            acceptance=acceptance,
+            rates=rates,
+            lengths=lengths,
+            drafter=drafter,
+            draft_model=draft_model,
+            draft_storage=draft_storage,
+            draft_head_tokens=draft_head_tokens,
+            costs=costs,
+            save_costs=save_costs,
+            contexts=context or [1000, 4000],
+            engine=export,
+        )
+        plan_measured.run(request, as_json=as_json)
+    else:
+        if acceptance is not None or drafter or draft_model or export or save_costs:
+            raise InvalidInput(
+                "--from, --drafter, --draft-model, --save-costs and --export go with measured "
+                "costs; give --model or --costs as well"
+            )
+        if rates is None or cost is None:
+            missing = "--alpha" if rates is None else "--cost"
+            raise InvalidInput(
+                f"a plan by the formula needs --alpha and --cost, and {missing} is missing; to "
+                "measure this machine instead, give --model"
+            )
+        _by_formula(rates, cost, lengths, verify_cost, overhead, plot or [], as_json=as_json)
+
+
+def _by_formula(
+    rates: Sequence[float],
+    cost: float,
+    lengths: Sequence[int],
+    verify_cost: float,
+    overhead: float,
+    plots: Sequence[str],
+    *,
+    as_json: bool,
+) -> None:
+    files = [Path(name) for name in plots if name != "terminal"]
+    for file in files:
+        check_plot_path(file)
+    found = formula.plan_by_formula(rates, cost, lengths, verify_cost, overhead)
+    for file in files:
+        save_plot(file, rates[0], cost)
+        terminal.note(f"wrote {file}")
     if as_json:
         terminal.print_json(found.to_json())
         return
     console = terminal.out()
-    console.print(plan_table(found, bars=console.is_terminal and not console.legacy_windows))
+    bars = console.is_terminal and not console.legacy_windows
+    console.print(plan_view.formula_table(found, bars=bars))
     console.print()
-    for sentence in plan_sentences(found):
-        console.print(sentence)
+    for sentence in plan_view.formula_sentences(found):
+        console.print(sentence, soft_wrap=True)
+    if "terminal" in plots:
+        console.print()
+        console.print(plan_view.terminal_plot(rates[0], cost))

@@ -32,6 +32,11 @@ class Decoder(Protocol):
         """Where its inputs have to be."""
         ...
 
+    @property
+    def num_bytes(self) -> int:
+        """The weights that a pass reads."""
+        ...
+
     def run(self, batch: Pass) -> Tensor:
         """The logits `[len(batch.scored), V]` of the scored rows, in any floating dtype."""
         ...

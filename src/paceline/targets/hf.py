@@ -94,6 +94,11 @@ class HFDecoder:
                 probe_target(CachedTarget(self), tokens, truth, TOLERANCE[truth.dtype])
         _KNOWN[model] = _Known(state, self._layout, must_probe or known.probed)
 
+    @property
+    def num_bytes(self) -> int:
+        """See `targets.cached.Decoder.num_bytes`."""
+        return sum(weight.nbytes for weight in self._model.parameters())
+
     def run(self, batch: Pass) -> Tensor:
         """See `targets.cached.Decoder.run`."""
         layout, running = self._layout, Running(batch, self._layout.windows)

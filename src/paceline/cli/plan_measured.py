@@ -1,0 +1,274 @@
+"""`paceline plan --model`: measure, predict, decide, export."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rich.table import Table
+from rich.text import Text
+
+from paceline.assembly import choose_drafter, make_verifier
+from paceline.cli import plan_view, terminal, threads
+from paceline.errors import InvalidInput, UnknownName
+from paceline.math.roofline import SpeculationMemory
+from paceline.math.stats import AcceptanceCounts
+from paceline.plan.acceptance import MeasuredAcceptance, read_acceptance
+from paceline.plan.costs import Costs, MethodCosts
+from paceline.plan.decide import Decision, Method, counts_of_rates, decide, sentences
+from paceline.plan.export import ENGINES, Choice, export
+from paceline.plan.memory import ModelMemory, memory_beside, memory_sentence
+from paceline.plan.memory import to_json as memory_json
+from paceline.report.environment import environment
+from paceline.report.files import check_writable
+
+if TYPE_CHECKING:
+    from paceline.api import LanguageModel, Options
+    from paceline.models.cache import Progress as Tell
+
+TEXT = (
+    "Write a function that reads a list of orders, groups them by customer and returns the "
+    "customers whose orders add up to more than a given amount, the largest first. Then explain "
+    "in a few sentences how it works, and how long it takes for a long list."
+)
+"""What costs are measured on. The text hardly matters: drafts of any text take as long."""
+
+PLAIN = "none"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """What was asked; the options of the command."""
+
+    model: str | None
+    acceptance: Path | None
+    rates: Sequence[float] | None
+    lengths: Sequence[int]
+    drafter: str | None
+    draft_model: str | None
+    draft_storage: str | None
+    draft_head_tokens: int | None
+    costs: Path | None
+    save_costs: Path | None
+    contexts: Sequence[int]
+    engine: str | None
+
+
+def run(request: Request, *, as_json: bool) -> None:
+    """Measure or read costs, decide, and print it."""
+    _check(request)
+    found = _acceptance(request)
+    if request.costs is not None:
+        costs = Costs.read(request.costs)
+    else:
+        costs = _measure(request, found)
+        if request.save_costs is not None:
+            request.save_costs.write_text(json.dumps(costs.to_json(), indent=1) + "\n")
+    methods = [_method(item, costs) for item in found]
+    decision = decide(
+        methods,
+        costs.passes,
+        plain=costs.methods.get(PLAIN),
+        lengths=list(request.lengths) or None,
+        contexts=request.contexts,
+    )
+    settings = None
+    if request.engine is not None:
+        settings = _export(request.engine, costs, methods, decision)
+    told, beside = sentences(decision), _memory(costs, decision)
+    if beside is not None:
+        told.append(memory_sentence(*beside))
+    if as_json:
+        terminal.print_json(
+            {
+                "costs": costs.to_json(),
+                **decision.to_json(),
+                "memory": None if beside is None else memory_json(beside[0]),
+                "advice": told,
+                "export": settings,
+            }
+        )
+        return
+    _show(decision, costs, told, settings)
+
+
+def _check(request: Request) -> None:
+    """Everything that can be wrong before a model is loaded."""
+    if request.engine is not None and request.engine not in ENGINES:
+        raise UnknownName.among("engine", request.engine, ENGINES)
+    if request.acceptance is None and request.rates is None:
+        raise InvalidInput(
+            "a plan needs the acceptance of drafts: give --from with a report of `paceline "
+            "replay` or `paceline bench`, or --alpha"
+        )
+    if request.acceptance is not None and (request.rates is not None or request.drafter):
+        raise InvalidInput(
+            "with --from, methods and acceptance come from the report; leave --alpha and "
+            "--drafter out"
+        )
+    if request.model is not None and request.costs is not None:
+        raise InvalidInput("--costs takes the place of measuring --model; give one of them")
+    if request.save_costs is not None:
+        if request.costs is not None:
+            raise InvalidInput("--costs reads costs and --save-costs writes them; give one")
+        check_writable("--save-costs", request.save_costs)
+
+
+def _acceptance(request: Request) -> list[MeasuredAcceptance]:
+    if request.acceptance is not None:
+        return read_acceptance(request.acceptance)
+    assert request.rates is not None
+    chosen = choose_drafter(request.drafter, {}, request.draft_model, option="--draft-model")
+    most = len(request.rates) if len(request.rates) > 1 else max([8, *request.lengths])
+    counts = counts_of_rates(request.rates, most)
+    return [MeasuredAcceptance(chosen.name, chosen.name, counts, request.draft_model)]
+
+
+def _measure(request: Request, found: Sequence[MeasuredAcceptance]) -> Costs:
+    threads.give_way_where_busy()
+    with terminal.progress(f"loading {request.model}") as tell, terminal.transformers_is_quiet():
+        import paceline
+        from paceline.plan.measure import measure_memory, measure_method, measure_passes
+
+        model = paceline.load(request.model, progress=tell)
+        chats = getattr(model.tokenizer, "chat_template", None)
+        prompt = model.encode([{"role": "user", "content": TEXT}] if chats else TEXT)
+        passes = measure_passes(model.target, prompt, tell=_counted(tell))
+        memory = {PLAIN: asdict(measure_memory(model.decoder, prompt))}
+        drafts: dict[str, LanguageModel] = {}
+        methods: dict[str, MethodCosts] = {}
+        plain = MeasuredAcceptance(PLAIN, "none", AcceptanceCounts())
+        for item in [plain, *found]:
+            options: Options = {"drafter": item.drafter, "drafter_options": item.settings}
+            if item.draft_model is not None:
+                if item.draft_model not in drafts:
+                    drafts[item.draft_model] = _load_draft(request, item.draft_model, tell)
+                options["draft_model"] = drafts[item.draft_model]
+                memory[item.name] = asdict(measure_memory(drafts[item.draft_model].decoder, prompt))
+            drafter = model.drafter(**options)
+            # A rule that takes any draft; which one is chosen later hardly changes what it takes.
+            verifier = make_verifier(None, drafter)
+            methods[item.name] = measure_method(
+                model.target, drafter, verifier, [prompt], tell=_counted(tell)
+            )
+        return Costs(model.name, passes, methods, memory, environment())
+
+
+def _load_draft(request: Request, name: str, tell: Tell) -> LanguageModel:
+    import paceline
+
+    return paceline.load(
+        name,
+        storage=request.draft_storage or "auto",  # type: ignore[arg-type]
+        head_tokens=request.draft_head_tokens,
+        progress=tell,
+    )
+
+
+def _counted(tell: Tell) -> Callable[[int, int, str], None]:
+    """Tell what is being done; the teller's own counts are bytes, so steps go into the text."""
+    on_terminal = terminal.err().is_terminal
+
+    def told(done: int, total: int, text: str) -> None:
+        tell(0, 0, f"{text}, {100 * done // total} %" if on_terminal else text)
+
+    return told
+
+
+def _method(item: MeasuredAcceptance, costs: Costs) -> Method:
+    if item.name not in costs.methods:
+        raise InvalidInput(
+            f"these costs tell of {', '.join(costs.methods)}, and not of {item.name}; measure "
+            "again, with --model"
+        )
+    return Method(
+        item.name,
+        item.counts,
+        costs.methods[item.name],
+        item.drafter,
+        item.draft_model,
+        item.settings,
+    )
+
+
+def _memory(costs: Costs, decision: Decision) -> tuple[SpeculationMemory, int] | None:
+    """What the best method takes beside the target, and what a token takes in the draft's cache."""
+    if decision.best is None or PLAIN not in costs.memory:
+        return None
+    target = ModelMemory(**costs.memory[PLAIN])
+    found = costs.memory.get(decision.best.method)
+    draft = None if found is None else ModelMemory(**found)
+    beside = memory_beside(
+        target, draft, num_draft_tokens=decision.best.num_draft_tokens, context=1000
+    )
+    return beside, 0 if draft is None else draft.cache_per_token
+
+
+def _export(engine: str, costs: Costs, methods: Sequence[Method], decision: Decision) -> str:
+    best = decision.best
+    if best is None:
+        return export(engine, Choice(costs.model, PLAIN, 0))
+    method = next(item for item in methods if item.name == best.method)
+    return export(
+        engine,
+        Choice(
+            target=costs.model,
+            drafter=method.drafter,
+            num_draft_tokens=best.num_draft_tokens,
+            draft_model=method.draft_model,
+            settings=method.settings,
+            by_batch=decision.schedule(method.name),
+        ),
+    )
+
+
+def _show(decision: Decision, costs: Costs, told: Sequence[str], settings: str | None) -> None:
+    console = terminal.out()
+    bars = console.is_terminal and not console.legacy_windows
+    console.print(_predictions(decision, bars=bars))
+    console.print()
+    console.print(_elsewhere(decision))
+    console.print()
+    for sentence in told:
+        console.print(sentence, soft_wrap=True)
+    if settings is not None:
+        console.print()
+        console.print(settings, soft_wrap=True)
+
+
+def _predictions(decision: Decision, *, bars: bool) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
+    for header in ("method", "k", "tokens a round", "ms a round", "speed-up", "95 %", ""):
+        table.add_column(header, justify="left" if header in ("method", "") else "right")
+    longest = max((row.speedup for row in decision.rows), default=1.0)
+    for row in decision.rows:
+        best = row == decision.best
+        table.add_row(
+            row.method,
+            str(row.num_draft_tokens),
+            f"{row.tokens:.2f}",
+            f"{1e3 * row.seconds:.1f}",
+            f"{row.speedup:.2f}",
+            f"{row.low:.2f} to {row.high:.2f}",
+            Text.assemble(plan_view.bar(row.speedup, longest, shown=bars), "best" if best else ""),
+            style="bold" if best else "",
+        )
+    return table
+
+
+def _elsewhere(decision: Decision) -> Table:
+    """The best method at other batches and contexts."""
+    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
+    for header in ("at", "best", "k", "speed-up"):
+        table.add_column(header, justify="left" if header in ("at", "best") else "right")
+    places = [(f"batch {n}", row) for n, row in decision.by_batch.items()]
+    places += [(f"context {n:,}", row) for n, row in decision.by_context.items()]
+    for place, row in places:
+        if row is None:
+            table.add_row(place, "plain decoding", "0", "1.00", style="dim")
+        else:
+            table.add_row(place, row.method, str(row.num_draft_tokens), f"{row.speedup:.2f}")
+    return table

@@ -1,0 +1,77 @@
+"""Acceptance by position from the reports of `paceline replay` and `paceline bench`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from paceline.errors import InvalidInput
+from paceline.math.stats import AcceptanceCounts
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredAcceptance:
+    """How far the drafts of one method were accepted.
+
+    Args:
+        name: of the method.
+        drafter: under which the drafter is registered.
+        counts: by position.
+        draft_model: its name, where there is one.
+        settings: of the drafter.
+    """
+
+    name: str
+    drafter: str
+    counts: AcceptanceCounts
+    draft_model: str | None = None
+    settings: Mapping[str, Any] = field(default_factory=dict)
+
+
+def read_acceptance(path: Path) -> list[MeasuredAcceptance]:
+    """Every method of a report that drafted something, the longest drafts of each drafter.
+
+    Raises:
+        InvalidInput: the file is missing, or is no such report.
+    """
+    try:
+        report = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise InvalidInput(f"cannot read {path}: {error}") from None
+    try:
+        found = [_method(item) for item in report["methods"]]
+    except (AttributeError, KeyError, TypeError) as error:
+        raise InvalidInput(
+            f"{path} is no report of `paceline replay` or `paceline bench` "
+            f"({type(error).__name__}: {error}); write one with their --json"
+        ) from None
+    drafted = [item for item in found if item.counts.num_drafts]
+    if not drafted:
+        raise InvalidInput(f"no method in {path} drafted anything; replay or bench others")
+    longest: dict[tuple[str, str | None, str], MeasuredAcceptance] = {}
+    for item in drafted:
+        key = item.drafter, item.draft_model, json.dumps(dict(item.settings), sort_keys=True)
+        best = longest.setdefault(key, item)
+        if len(item.counts.drafted) > len(best.counts.drafted):
+            longest[key] = item
+    return list(longest.values())
+
+
+def _method(item: Mapping[str, Any]) -> MeasuredAcceptance:
+    acceptance = item["acceptance"]
+    counts = AcceptanceCounts(
+        rounds=acceptance["rounds"],
+        drafted=tuple(acceptance["drafted"]),
+        tested=tuple(acceptance["tested"]),
+        accepted=tuple(acceptance["accepted"]),
+    )
+    return MeasuredAcceptance(
+        name=item["name"],
+        drafter=item["drafter"],
+        counts=counts,
+        draft_model=item.get("draft_model"),
+        settings=item.get("settings") or {},
+    )
