@@ -225,6 +225,13 @@ class LanguageModel:
             )
         return self._run(self._jobs(prompts, options))
 
+    def prepare(self, prompts: Sequence[Prompt], **options: Unpack[Options]) -> list[Job]:
+        """What `generate_batch` would ask of the engine; runs nothing.
+
+        For tools that look inside a run: each job has its `request` and the `verifier`.
+        """
+        return self._jobs(prompts, options)
+
     def _run(self, batch: Sequence[Job]) -> list[Generation]:
         events = decode(self.target, batch[0].verifier, [job.request for job in batch])
         return jobs.finish(events, batch, self.load_seconds)

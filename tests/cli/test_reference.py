@@ -30,7 +30,7 @@ def test_the_reference_is_that_of_the_code(cli_reference):
 
 def test_the_reference_names_every_option_of_the_help(cli_reference, run):
     reference = cli_reference.reference()
-    for command in ("demo", "generate", "plan", "drafters", "models"):
+    for command in ("demo", "generate", "plan", "audit", "drafters", "models"):
         options = set(re.findall(r"--[a-z][a-z-]+", run(command, "--help").stdout)) - {"--help"}
         section = re.split(rf"^### paceline {command}$", reference, flags=re.MULTILINE)[1]
         section = re.split(r"^### ", section, flags=re.MULTILINE)[0]

@@ -99,6 +99,12 @@ class HFDecoder:
         """See `targets.cached.Decoder.num_bytes`."""
         return sum(weight.nbytes for weight in self._model.parameters())
 
+    @property
+    def dtype(self) -> torch.dtype:
+        """The number format that it computes in."""
+        found: torch.dtype = self._model.get_input_embeddings().weight.dtype
+        return found
+
     def run(self, batch: Pass) -> Tensor:
         """See `targets.cached.Decoder.run`."""
         layout, running = self._layout, Running(batch, self._layout.windows)

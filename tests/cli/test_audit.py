@@ -1,0 +1,82 @@
+"""`paceline audit` on a tiny model."""
+
+import json
+
+import pytest
+
+SIZES = ("--max-tokens", 8, "--sample-tokens", 4, "--detect", 0.4)
+
+
+@pytest.fixture
+def prompts(tmp_path):
+    file = tmp_path / "prompts.jsonl"
+    lines = [{"prompt": "the stop the END the stop"}, {"turns": ["a b a b a b"], "question_id": 7}]
+    file.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return file
+
+
+def test_a_right_configuration_passes(run, tiny, prompts):
+    result = run("audit", "-m", tiny, "--prompts", prompts, *SIZES, "--json")
+    found = json.loads(result.stdout)
+    checks = {finding["check"]: finding["verdict"] for finding in found["findings"]}
+    assert list(checks) == [
+        "exact law",
+        "greedy equality",
+        "sampled answers",
+        "same seed, same text",
+    ]
+    assert checks["exact law"] == checks["same seed, same text"] == "pass"
+    assert found["verdict"] != "fault"
+    assert result.exit_code == found["exit_code"]
+    assert found["subject"]["drafter"] == "ngram"
+    assert [row["prompt"] for row in found["findings"][1]["evidence"]] == ["1", "7"]
+
+
+def test_a_draft_model_and_coupling(run, tiny, tiny_draft, prompts):
+    options = ("--draft-model", tiny_draft, "--verify", "coupling", "-k", 2)
+    result = run("audit", "-m", tiny, "--prompts", prompts, *options, *SIZES, "--json")
+    found = json.loads(result.stdout)
+    assert (found["subject"]["drafter"], found["subject"]["verifier"]) == ("model", "coupling")
+    assert all("plain" in row for row in found["findings"][3]["evidence"])
+
+
+def test_at_temperature_0_nothing_is_sampled(run, tiny, prompts):
+    result = run("audit", "-m", tiny, "--prompts", prompts, "--temperature", 0, "--max-tokens", 8)
+    assert result.exit_code in (0, 3)
+    assert "exact law" in result.stdout
+    assert "sampled answers" not in result.stdout
+    assert result.stdout.splitlines()[-1].startswith("verdict: ")
+
+
+def test_too_few_samples_are_inconclusive(run, tiny, prompts):
+    result = run("audit", "-m", tiny, "--prompts", prompts, *SIZES, "-n", 2)
+    assert result.exit_code == 3
+    assert "verdict: inconclusive" in result.stdout
+    assert "Too few samples" in " ".join(result.stdout.split())
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--detect", "2"], "effect must be a finite number"),
+        (["--detect", "0.0001"], "takes more than 20000 answers"),
+        (["--power", "1"], "power must be"),
+        (["-d", "ngran"], "did you mean 'ngram'"),
+        (["--temperature", "-1"], "temperature must be"),
+        (["--draft-storage", "int4"], "go with --draft-model"),
+        (["--samples", "0"], "--samples"),
+    ],
+)
+def test_bad_input_is_answered_in_one_line(run, tiny, prompts, options, message):
+    result = run("audit", "-m", tiny, "--prompts", prompts, *options)
+    assert result.exit_code == 2, result.output
+    (line,) = result.stderr.splitlines()
+    assert message in line
+
+
+def test_a_malformed_line_is_named(run, tmp_path):
+    file = tmp_path / "prompts.jsonl"
+    file.write_text('{"prompt": "a"}\n{"prompt": \n')
+    result = run("audit", "--prompts", file)
+    assert result.exit_code == 2
+    assert "line 2" in result.stderr
