@@ -50,7 +50,9 @@ def test_the_built_in_names() -> None:
 @pytest.mark.parametrize("kind", ["drafter", "verifier", "controller"])
 def test_each_is_registered_under_its_own_name(kind: Any) -> None:
     for name in registry.names(kind):
-        assert registry.find(kind, name).name == name
+        # Or it is another name of the same thing: tests/math/verify/test_table.py has the list.
+        found = registry.find(kind, name)
+        assert found.name == name or found is registry.find(kind, found.name)
 
 
 def test_make_builds_with_settings() -> None:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from paceline.errors import ContractViolation, InvalidInput
 from paceline.protocols import Drafter, Target, Verifier, Work
-from paceline.types import Budget, Draft, Need, Scores, TargetInfo, Verdict
+from paceline.types import Budget, Draft, Need, Scheme, Scores, TargetInfo, Verdict
 
 _WORDS = {Need.TREE: "branches", Need.AUXILIARY: "auxiliary rows"}
 
@@ -21,6 +21,7 @@ def check_draft(
             f"(scheme {draft.scheme.value!r}{'' if draft.is_chain else ', a tree'}); choose a rule "
             f"that does"
         )
+    _check_scheme(draft, drafter)
     vocab = target.info.vocab_size
     tokens = draft.tokens if draft.aux is None else (*draft.tokens, *draft.aux.tokens)
     if bad := [token for token in tokens if not 0 <= token < vocab]:
@@ -49,6 +50,22 @@ def check_draft(
         raise ContractViolation(
             f"drafter {drafter.name!r} gave a law of shape {tuple(bad_laws[0].shape)}; it must be "
             f"({vocab},), the vocabulary of the target"
+        )
+
+
+def _check_scheme(draft: Draft, drafter: Drafter) -> None:
+    """What a scheme says of a draft has to be so: the rules build on it."""
+    assert draft.parents is not None
+    if draft.scheme is Scheme.SINGLE and len(set(draft.parents)) < len(draft):
+        raise ContractViolation(
+            f"drafter {drafter.name!r} proposed several children of one node under the scheme "
+            f"{draft.scheme.value!r}; name the scheme that they were drawn under"
+        )
+    if draft.scheme is Scheme.CHOSEN and any(law is not None for law in draft.probs or ()):
+        raise ContractViolation(
+            f"drafter {drafter.name!r} gave laws of tokens under the scheme "
+            f"{draft.scheme.value!r}, which says that nothing was drawn; leave probs out, or name "
+            "the scheme that they were drawn under"
         )
 
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from importlib.metadata import EntryPoint
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,22 +48,21 @@ def describe(point: EntryPoint) -> Description:
         for statement in found.body
         if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name)
     }
-    exact = values.get("exact")
+    exact, own_name = _constant(values.get("exact")), _constant(values.get("name"))
+    summary = _summary(ast.get_docstring(module) or docstring)
+    if isinstance(own_name, str) and own_name != point.name:
+        summary = f"Another name of {own_name}."
     return Description(
         name=point.name,
         source=point.value,
-        summary=_summary(ast.get_docstring(module) or docstring),
+        summary=summary,
         settings=tuple(
             (name, _argument(docstring, name))
             for name, statement in values.items()
             if _is_required(statement)
         ),
         needs=_words(values.get("needs")),
-        exact=exact.value.value
-        if exact is not None
-        and isinstance(exact.value, ast.Constant)
-        and isinstance(exact.value.value, bool)
-        else None,
+        exact=exact if isinstance(exact, bool) else None,
     )
 
 
@@ -126,6 +126,12 @@ def _is_required(statement: ast.AnnAssign) -> bool:
         isinstance(init := given.get("init"), ast.Constant) and init.value is False
     )
     return in_constructor and not given.keys() & {"default", "default_factory"}
+
+
+def _constant(statement: ast.AnnAssign | None) -> Any:
+    """The value of a field that is a plain constant; None where it is not."""
+    value = None if statement is None else statement.value
+    return value.value if isinstance(value, ast.Constant) else None
 
 
 def _words(statement: ast.AnnAssign | None) -> tuple[str, ...]:
