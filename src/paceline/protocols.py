@@ -26,6 +26,7 @@ from paceline.types import (
     Outcome,
     Scheme,
     Scores,
+    SkipSet,
     TargetInfo,
     Verdict,
 )
@@ -150,6 +151,53 @@ class Target(Protocol):
 
     def close(self, slot: Any) -> None:
         """Free the slot."""
+        ...
+
+
+class OwnLayers(Protocol):
+    """The target's own layers on one sequence, for drafters that need `Need.LAYERS`.
+
+    A draft runs some of the layers on the last committed token and on drafted ones. It reads the
+    target's own keys and values of the committed tokens; those that it makes lie behind the end,
+    where the next pass of the target writes over them, so that nothing of the target changes. A
+    pass that scores a chain resumes rows that were run here behind the layers that they have
+    behind them whole.
+    """
+
+    @property
+    def num_layers(self) -> int:
+        """The layers of the target."""
+        ...
+
+    def start(self, skip: SkipSet) -> None:
+        """Begin at the committed tokens again, leaving out `skip`; what was run is forgotten.
+
+        Raises:
+            InvalidInput: `skip` names a layer that the target does not have.
+        """
+        ...
+
+    def run(self, tokens: Sequence[int]) -> Tensor:
+        """Append tokens; the logits `[V]` behind the last, laid out as in `Scores`.
+
+        The first token behind a `start` is the last committed one, which is not cached yet.
+        """
+        ...
+
+    def replay(self, start: int, tokens: Sequence[int], skip: SkipSet) -> Tensor:
+        """The logits `[len(tokens), V]` behind committed tokens, as a draft would have had them.
+
+        `tokens` are those from the position `start` on; they see the target's own keys of the
+        tokens before and what `skip` leaves of their own. Ends what was started.
+        """
+        ...
+
+
+class LayeredTarget(Target, Protocol):
+    """A target that gives `Need.LAYERS`."""
+
+    def own_layers(self, slot: Any) -> OwnLayers:
+        """Its layers on the sequence of `slot`."""
         ...
 
 

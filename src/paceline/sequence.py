@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from dataclasses import replace
 from time import perf_counter
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor
@@ -15,11 +16,18 @@ from paceline.errors import ContractViolation, InvalidInput
 from paceline.events import Finished, FinishReason, Prefilled, Round
 from paceline.math.noise import CoupledNoise
 from paceline.math.warp import SamplingWarp
-from paceline.protocols import Target, Verifier
+from paceline.protocols import Drafter, LayeredTarget, Target, Verifier
 from paceline.request import Request, length_limit, token_ids
-from paceline.types import ROOT, Budget, Committed, Draft, Need, Outcome, Scores
+from paceline.types import ROOT, Budget, Committed, Draft, Need, Outcome, Scores, TargetInfo
 
 log = logging.getLogger("paceline")
+
+
+def info_for(drafter: Drafter, target: Target, slot: Any) -> TargetInfo:
+    """What a drafter is told of the target when it opens a session for the sequence of `slot`."""
+    if Need.LAYERS not in drafter.needs:
+        return target.info
+    return replace(target.info, own=cast(LayeredTarget, target).own_layers(slot))
 
 
 class SharedPass(NamedTuple):
@@ -61,7 +69,8 @@ class ActiveSequence:
         self.controller = request.controller.open()
         self.slot = target.open(self.limit) if request.slot is None else request.slot
         try:
-            self.session = request.drafter.open(target.info, self.limit)
+            info = info_for(request.drafter, target, self.slot)
+            self.session = request.drafter.open(info, self.limit)
         except BaseException:
             self._close_slot()
             raise

@@ -43,6 +43,43 @@ class Need(StrEnum):
     """Drafts that branch."""
     AUXILIARY = "auxiliary"
     """Rows that are scored with a draft and can never be accepted; see `Auxiliary`."""
+    LAYERS = "layers"
+    """The target's own layers on the cache of the sequence; see `TargetInfo.own`."""
+
+
+@dataclass(frozen=True, slots=True)
+class SkipSet:
+    """Which parts of the target's layers a draft leaves out, counted from 0.
+
+    Args:
+        attention: the layers whose attention is skipped.
+        mlp: the layers whose feed-forward part is skipped.
+
+    Example:
+        >>> SkipSet(frozenset({2}), frozenset({1, 2})).num_whole(4)
+        1
+    """
+
+    attention: frozenset[int] = frozenset()
+    mlp: frozenset[int] = frozenset()
+
+    @classmethod
+    def behind(cls, layer: int, num_layers: int) -> SkipSet:
+        """All but the first `layer` layers.
+
+        >>> SkipSet.behind(1, 3).mlp == frozenset({1, 2})
+        True
+        """
+        rest = frozenset(range(layer, num_layers))
+        return cls(rest, rest)
+
+    def num_whole(self, num_layers: int) -> int:
+        """How many layers come before the first of which something is skipped."""
+        return min(self.attention | self.mlp, default=num_layers)
+
+    def num_sublayers(self, num_layers: int) -> int:
+        """How many attention and feed-forward parts are left."""
+        return 2 * num_layers - len(self.attention) - len(self.mlp)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -251,6 +288,8 @@ class TargetInfo:
         gives: the data that it can hand to a drafter beyond tokens.
         invariant: whether the logits of a committed token carry the same bits whatever was
             drafted (invariant mode).
+        own: the target's layers on the sequence that a session is opened for, a
+            `protocols.OwnLayers`; for drafters that need `Need.LAYERS`, None for the others.
     """
 
     name: str
@@ -259,6 +298,7 @@ class TargetInfo:
     max_draft_tokens: int | None = None
     gives: frozenset[str] = frozenset()
     invariant: bool = False
+    own: Any = field(default=None, repr=False, compare=False)
 
 
 class Budget(NamedTuple):

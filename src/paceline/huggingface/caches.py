@@ -14,8 +14,9 @@ from transformers.cache_utils import DynamicLayer
 
 from paceline.errors import InvalidInput
 from paceline.huggingface.rows import Row
-from paceline.targets.cached import CachedTarget, Slot
+from paceline.targets.cached import CachedTarget
 from paceline.targets.probe import TOLERANCE
+from paceline.targets.slot import Slot
 
 
 def visible_cache(

@@ -17,14 +17,10 @@ from pathlib import Path
 from typing import Any
 
 from paceline.errors import ModelError
+from paceline.tuned import cache_folder
 
 Progress = Callable[[int, int, str], None]
 """Told how far a slow step is: bytes done, bytes in all (0 where unknown), and what is done."""
-
-
-def cache_folder() -> Path:
-    """Where Paceline keeps what it can make again: `$PACELINE_CACHE`, else `~/.cache/paceline`."""
-    return Path(os.environ.get("PACELINE_CACHE") or "~/.cache/paceline").expanduser()
 
 
 def no_progress(done: int, total: int, text: str) -> None:

@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any
 from paceline.errors import ModelError, UnsupportedModel
 from paceline.models.cache import (
     Progress,
-    cache_folder,
     content_digest,
     no_progress,
     scratch_folder,
@@ -30,6 +29,7 @@ from paceline.models.reasons import one_line, what_transformers_raises
 from paceline.models.rope import rope_parameters
 from paceline.models.tensor_file import TensorFile
 from paceline.models.tokens import end_token_ids
+from paceline.tuned import cache_folder
 
 if TYPE_CHECKING:
     import torch

@@ -20,12 +20,12 @@ from types import MappingProxyType
 from paceline.errors import ModelError, UnknownName
 from paceline.models.cache import (
     Progress,
-    cache_folder,
     content_digest,
     no_progress,
     remember_digest,
     scratch_folder,
 )
+from paceline.tuned import cache_folder
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,21 @@ _FEW_ROWS = 32
 """Up to this many rows the query heads of a group are stacked, so that keys need no copies."""
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Resume:
+    """The first rows of a segment went through the first layers before the pass.
+
+    Their keys and values of those layers are in the cache.
+
+    Args:
+        layer: the first layer that they have not been through.
+        states: `[n, hidden]`, what goes into it, for the first n rows.
+    """
+
+    layer: int
+    states: Tensor
+
+
 @dataclass(slots=True, eq=False)
 class Segment:
     """The rows of one sequence in a pass.
@@ -32,6 +47,8 @@ class Segment:
         visible: `[rows, rows]` bool, which new rows each new row sees; None is causal.
         end: how many cache rows attention reads, `start + rows` or more; what lies behind the
             new rows is masked.
+        seen: how many of the tokens before them they see, from the first on; None is all.
+        resume: what the first of them went through already.
     """
 
     cache: KeyValueCache
@@ -40,6 +57,8 @@ class Segment:
     start: int
     visible: Tensor | None
     end: int
+    seen: int | None = None
+    resume: Resume | None = None
     _bias: dict[tuple[Any, ...], Tensor | None] = field(default_factory=dict)
 
     def bias(
@@ -58,10 +77,11 @@ class Segment:
         self, positions: Tensor, window: int | None, like: Tensor, stack: int
     ) -> Tensor | None:
         new = self.start + self.rows
-        if self.rows == 1 and self.end == new and (window is None or new <= window):
+        all_seen = self.seen is None or self.seen == self.start
+        if self.rows == 1 and self.end == new and all_seen and (window is None or new <= window):
             return None
         seen = torch.zeros(self.rows, self.end, dtype=torch.bool)
-        seen[:, : self.start] = True
+        seen[:, : self.start if self.seen is None else self.seen] = True
         seen[:, self.start : new] = (
             torch.ones(self.rows, self.rows, dtype=torch.bool).tril()
             if self.visible is None

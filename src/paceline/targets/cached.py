@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Protocol
+from dataclasses import replace
+from typing import Protocol, cast
 
 import torch
 from torch import Tensor
 
 from paceline.errors import ContextOverflow, ContractViolation, InvalidInput
-from paceline.protocols import Work
+from paceline.protocols import OwnLayers, Work
 from paceline.targets.attention import Pass, Segment
 from paceline.targets.cache import KeyValueCache
+from paceline.targets.layers import LayeredDecoder
+from paceline.targets.own_layers import CachedLayers
+from paceline.targets.slot import Slot
 from paceline.types import ROOT, Draft, Need, Scores, TargetInfo
 
 PREFILL_ROWS = 512
@@ -40,15 +43,6 @@ class Decoder(Protocol):
     def run(self, batch: Pass) -> Tensor:
         """The logits `[len(batch.scored), V]` of the scored rows, in any floating dtype."""
         ...
-
-
-@dataclass(slots=True, eq=False)
-class Slot:
-    """One sequence's place: its cache, and what the last `score` put behind its end."""
-
-    capacity: int
-    cache: KeyValueCache
-    scored: Draft | None = None
 
 
 class CachedTarget:
@@ -105,6 +99,7 @@ class CachedTarget:
         """See `protocols.Target.prefill`."""
         slot.scored = None
         self._require_room(slot, len(tokens))
+        slot.forget()
         for first in range(0, len(tokens), self.prefill_rows):
             chunk = tokens[first : first + self.prefill_rows]
             start = slot.cache.length
@@ -141,10 +136,14 @@ class CachedTarget:
             # The head is a product of a shape of its own, so padding goes through it as well.
             scored += range(first, first + rows)
             visible = None if plain else _tree_mask(draft)
+            # In invariant mode every row goes through a pass of the one shape.
+            resume = None
+            if slot.ahead is not None and plain and self.fixed_rows is None:
+                resume = slot.ahead.resume(root, draft)
             end = -(-(start + rows) // self.fixed_keys) * self.fixed_keys
             slot.cache.reserve(end)
-            segments.append(Segment(slot.cache, first, rows, start, visible, end))
-            slot.scored = None
+            segments.append(Segment(slot.cache, first, rows, start, visible, end, resume=resume))
+            slot.forget()
         logits = self._run(tokens, positions, segments, scored)
         scores = []
         for (slot, _, draft), segment in zip(work, segments, strict=True):
@@ -161,7 +160,7 @@ class CachedTarget:
             raise ContractViolation(f"commit takes a path from the root; {list(path)} is none")
         start = slot.cache.length
         slot.cache.keep([start, *(start + 1 + node for node in path)])
-        slot.scored = None
+        slot.forget()
 
     def rollback(self, slot: Slot, length: int) -> None:
         """See `protocols.Target.rollback`."""
@@ -170,11 +169,16 @@ class CachedTarget:
                 f"rollback goes back: the slot has {slot.cache.length} tokens, {length} asked for"
             )
         slot.cache.cut(length)
-        slot.scored = None
+        slot.forget()
 
     def close(self, slot: Slot) -> None:
         """See `protocols.Target.close`."""
-        slot.capacity, slot.cache, slot.scored = 0, KeyValueCache(0), None
+        slot.capacity, slot.cache = 0, KeyValueCache(0)
+        slot.forget()
+
+    def own_layers(self, slot: Slot) -> OwnLayers:
+        """See `protocols.LayeredTarget.own_layers`. For decoders that give `Need.LAYERS`."""
+        return CachedLayers(cast(LayeredDecoder, self.decoder), slot)
 
     def _require_room(self, slot: Slot, rows: int) -> None:
         """Refuse positions that the slot was not opened for; a model may not even have them."""

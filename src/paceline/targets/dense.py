@@ -25,8 +25,9 @@ from torch.nn import functional
 
 from paceline.errors import ModelError, UnsupportedModel
 from paceline.targets.attention import Pass, attend
+from paceline.targets.layers import hidden_states
 from paceline.targets.packing import Linear, Storage, make_linear, pad_rows
-from paceline.types import TargetInfo
+from paceline.types import Need, TargetInfo
 
 FAMILIES = frozenset({"llama", "mistral", "qwen2", "qwen3", "gemma"})
 
@@ -165,7 +166,12 @@ class DenseDecoder:
         self.embedding, self.layers, self.norm = embedding, tuple(layers), norm
         self.head, self.head_ids, self.dtype = head, head_ids, dtype
         self.device = torch.device("cpu")
-        self.info = TargetInfo(architecture.name, architecture.vocab_size, architecture.max_length)
+        self.info = TargetInfo(
+            architecture.name,
+            architecture.vocab_size,
+            architecture.max_length,
+            gives=frozenset({Need.LAYERS}),
+        )
         self._least_rows = max(layer.qkv.least_rows for layer in self.layers)
         self._activation = _ACTIVATIONS[architecture.activation]
         half = architecture.head_dim // 2
@@ -179,47 +185,83 @@ class DenseDecoder:
             products += [layer.qkv, layer.output, layer.gate_up, layer.down]
         return sum(product.num_bytes for product in products)
 
+    @property
+    def num_layers(self) -> int:
+        """See `targets.layers.LayeredDecoder.num_layers`."""
+        return self.architecture.num_layers
+
     def run(self, batch: Pass) -> Tensor:
         """See `targets.cached.Decoder.run`."""
-        shape, rows = self.architecture, len(batch.tokens)
-        rotated = shape.num_heads + shape.num_kv_heads
-        cos, sin = self._cos_sin(batch.positions)
-        # Padding goes along as rows of zeros; attention neither sees nor makes it.
-        x = pad_rows(self.embedding[batch.tokens].to(self.dtype), self._least_rows)
-        if shape.embedding_scale != 1.0:
-            x = x * torch.tensor(shape.embedding_scale, dtype=self.dtype)
-        for number, layer in enumerate(self.layers):
-            qkv = layer.qkv(self._normed(x, layer.input_norm))[:rows]
-            heads = qkv.view(rows, rotated + shape.num_kv_heads, shape.head_dim)
-            turned, value = heads[:, :rotated], heads[:, rotated:]
-            if layer.qk_norms is not None:
-                query, key = turned.split([shape.num_heads, shape.num_kv_heads], dim=1)
-                query, key = (
-                    self._normed(query, layer.qk_norms[0]),
-                    self._normed(key, layer.qk_norms[1]),
-                )
-                turned = torch.cat([query, key], dim=1)
-            # x cos + rotate_half(x) sin, the minus of rotate_half being part of `sin`.
-            turned = torch.addcmul(turned * cos, turned.roll(shape.head_dim // 2, -1), sin)
-            turned = turned.transpose(0, 1)
-            seen = attend(
-                number,
-                turned[: shape.num_heads],
-                turned[shape.num_heads :],
-                value.transpose(0, 1),
-                batch,
-                scale=shape.head_dim**-0.5,
-            )
-            x = layer.output(pad_rows(seen.reshape(rows, -1), self._least_rows), x)
+        x = hidden_states(self, batch)
+        if not len(batch.scored):
+            return x.new_empty(0, self.architecture.vocab_size)
+        return self.logits(x[batch.scored])
+
+    def embed(self, tokens: Tensor) -> Tensor:
+        """See `targets.layers.LayeredDecoder.embed`."""
+        x = self.pad(self.embedding[tokens].to(self.dtype))
+        scale = self.architecture.embedding_scale
+        return x if scale == 1.0 else x * torch.tensor(scale, dtype=self.dtype)
+
+    def pad(self, x: Tensor) -> Tensor:
+        """See `targets.layers.LayeredDecoder.pad`."""
+        return pad_rows(x, self._least_rows)
+
+    def layer(
+        self,
+        number: int,
+        x: Tensor,
+        batch: Pass,
+        angles: tuple[Tensor, Tensor],
+        *,
+        attention: bool = True,
+        mlp: bool = True,
+    ) -> Tensor:
+        """See `targets.layers.LayeredDecoder.layer`."""
+        if attention:
+            x = self._attention(number, x, batch, angles)
+        if mlp:
+            layer = self.layers[number]
             gate, up = layer.gate_up(self._normed(x, layer.post_norm)).chunk(2, dim=-1)
             x = layer.down(self._activation(gate).mul_(up), x)
-        if not len(batch.scored):
-            return x.new_empty(0, shape.vocab_size)
-        wanted = pad_rows(x[batch.scored], self.head.least_rows)
-        logits = self.head(self._normed(wanted, self.norm))[: len(batch.scored)]
+        return x
+
+    def _attention(
+        self, number: int, x: Tensor, batch: Pass, angles: tuple[Tensor, Tensor]
+    ) -> Tensor:
+        layer, shape, rows = self.layers[number], self.architecture, len(batch.tokens)
+        rotated = shape.num_heads + shape.num_kv_heads
+        cos, sin = angles
+        qkv = layer.qkv(self._normed(x, layer.input_norm))[:rows]
+        heads = qkv.view(rows, rotated + shape.num_kv_heads, shape.head_dim)
+        turned, value = heads[:, :rotated], heads[:, rotated:]
+        if layer.qk_norms is not None:
+            query, key = turned.split([shape.num_heads, shape.num_kv_heads], dim=1)
+            query, key = (
+                self._normed(query, layer.qk_norms[0]),
+                self._normed(key, layer.qk_norms[1]),
+            )
+            turned = torch.cat([query, key], dim=1)
+        # x cos + rotate_half(x) sin, the minus of rotate_half being part of `sin`.
+        turned = torch.addcmul(turned * cos, turned.roll(shape.head_dim // 2, -1), sin)
+        turned = turned.transpose(0, 1)
+        seen = attend(
+            number,
+            turned[: shape.num_heads],
+            turned[shape.num_heads :],
+            value.transpose(0, 1),
+            batch,
+            scale=shape.head_dim**-0.5,
+        )
+        return layer.output(self.pad(seen.reshape(rows, -1)), x)
+
+    def logits(self, x: Tensor) -> Tensor:
+        """See `targets.layers.LayeredDecoder.logits`."""
+        wanted = pad_rows(x, self.head.least_rows)
+        logits = self.head(self._normed(wanted, self.norm))[: len(x)]
         if self.head_ids is None:
             return logits
-        everywhere = logits.new_full((len(logits), shape.vocab_size), -torch.inf)
+        everywhere = logits.new_full((len(logits), self.architecture.vocab_size), -torch.inf)
         return everywhere.index_copy_(1, self.head_ids, logits)
 
     def _normed(self, x: Tensor, weight: Tensor) -> Tensor:
@@ -230,7 +272,7 @@ class DenseDecoder:
             return (wide * (self.architecture.norm_offset + weight.float())).to(x.dtype)
         return weight * wide.to(x.dtype)
 
-    def _cos_sin(self, positions: Tensor) -> tuple[Tensor, Tensor]:
+    def angles(self, positions: Tensor) -> tuple[Tensor, Tensor]:
         """Rotary cosines and signed sines of the positions, `[N, 1, head_dim]` each."""
         angles = positions[:, None].float() * self.architecture.inverse_frequencies
         angles = torch.cat([angles, angles], dim=-1)

@@ -51,7 +51,9 @@ class TableTarget:
             raise InvalidInput("a table that is a function needs vocab_size")
         else:
             self._law = table
-        self.info = TargetInfo("table", vocab_size, max_length, gives=frozenset(Need))
+        self.info = TargetInfo(
+            "table", vocab_size, max_length, gives=frozenset(Need) - {Need.LAYERS}
+        )
 
     def open(self, capacity: int) -> TableSlot:
         """See `protocols.Target.open`."""

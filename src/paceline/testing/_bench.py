@@ -14,7 +14,8 @@ from torch import Tensor
 from paceline.errors import ContractViolation, PacelineError
 from paceline.math.noise import Noise, Purpose
 from paceline.math.warp import SamplingWarp
-from paceline.protocols import Drafter, DraftSession, Target, Verifier, Work
+from paceline.protocols import Drafter, DraftSession, Target, Verifier, Warp, Work
+from paceline.sequence import info_for
 from paceline.targets.table import TableTarget
 from paceline.types import Budget, Committed, Draft, Need, SamplingParams, Scheme
 
@@ -128,7 +129,7 @@ def fail(drafter: Drafter, rule: DrafterRule, detail: str) -> NoReturn:
 def session_behind(bench: Bench, history: History) -> Iterator[DraftSession]:
     """A session that has observed `history`; closed at the end, whatever happens."""
     try:
-        session = bench.drafter.open(bench.target.info, bench.capacity)
+        session = _open(bench)
         try:
             for number, tokens in enumerate(history):
                 session.observe(_round(bench, history[:number], tokens))
@@ -142,6 +143,41 @@ def session_behind(bench: Bench, history: History) -> Iterator[DraftSession]:
             f"drafter {bench.drafter.name!r} breaks the rule {DrafterRule.LIFECYCLE.value!r}: "
             f"behind {history} it raised {error!r}"
         ) from error
+
+
+def _open(bench: Bench) -> DraftSession:
+    if Need.LAYERS not in bench.drafter.needs:
+        return bench.drafter.open(bench.target.info, bench.capacity)
+    slot = bench.target.open(bench.capacity)
+    try:
+        info = info_for(bench.drafter, bench.target, slot)
+        return _Followed(bench.drafter.open(info, bench.capacity), bench.target, slot)
+    except BaseException:
+        bench.target.close(slot)
+        raise
+
+
+class _Followed:
+    """A session that runs the target's own layers: the target's cache follows what it observes."""
+
+    def __init__(self, session: DraftSession, target: Target, slot: Any) -> None:
+        self._session, self._target, self._slot = session, target, slot
+        self._text: tuple[int, ...] = ()
+
+    def observe(self, committed: Committed) -> None:
+        self._text += committed.tokens
+        if new := self._text[self._target.length(self._slot) : -1]:
+            self._target.prefill(self._slot, new)
+        self._session.observe(committed)
+
+    def propose(self, budget: Budget, warp: Warp, noise: Noise) -> Draft:
+        return self._session.propose(budget, warp, noise)
+
+    def close(self) -> None:
+        try:
+            self._session.close()
+        finally:
+            self._target.close(self._slot)
 
 
 def _round(bench: Bench, before: History, tokens: tuple[int, ...]) -> Committed:

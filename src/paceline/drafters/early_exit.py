@@ -1,0 +1,84 @@
+"""Draft with the target's first layers and its own head; verification goes on from where they end.
+
+Source: Elhoushi et al., LayerSkip, arXiv 2404.16710, section 4.3 (self-speculative decoding).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from paceline.errors import InvalidInput
+from paceline.math.noise import Noise
+from paceline.protocols import OwnLayers, Warp
+from paceline.self_draft import OwnDraft
+from paceline.types import (
+    Budget,
+    Committed,
+    Draft,
+    Need,
+    SkipSet,
+    TargetInfo,
+    require_finite,
+    require_int,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class EarlyExitDrafter:
+    """Draft with the first layers, the last norm and the head of the target.
+
+    The target's pass then runs the rows that were drafted from through the other layers alone.
+
+    Args:
+        exit_layer: how many layers a draft runs; None is a quarter of them.
+        min_confidence: a draft ends after a token whose probability under q is below this; the
+            token is kept. At temperature 0 q is the softmax of the logits.
+
+    Raises:
+        InvalidInput: a setting outside its range.
+    """
+
+    name: ClassVar[str] = "early-exit"
+    needs: ClassVar[frozenset[str]] = frozenset({Need.LAYERS})
+
+    exit_layer: int | None = None
+    min_confidence: float = 0.0
+
+    def __post_init__(self) -> None:
+        if self.exit_layer is not None:
+            require_int("exit_layer", self.exit_layer, low=1)
+        require_finite(self, "min_confidence", self.min_confidence, low=0.0, high=1.0)
+
+    def open(self, target: TargetInfo, capacity: int) -> EarlyExitSession:
+        """See `protocols.Drafter.open`.
+
+        Raises:
+            InvalidInput: the target has no more layers than a draft is to run.
+        """
+        own: OwnLayers = target.own
+        layer = self.exit_layer or max(1, own.num_layers // 4)
+        if layer >= own.num_layers:
+            raise InvalidInput(
+                f"exit_layer must be below the {own.num_layers} layers of {target.name}; it is "
+                f"{layer}"
+            )
+        return EarlyExitSession(OwnDraft(own), SkipSet.behind(layer, own.num_layers), self)
+
+
+class EarlyExitSession:
+    """See `protocols.DraftSession`."""
+
+    def __init__(self, draft: OwnDraft, skip: SkipSet, drafter: EarlyExitDrafter) -> None:
+        self._draft, self._skip, self._drafter = draft, skip, drafter
+
+    def observe(self, committed: Committed) -> None:
+        """See `protocols.DraftSession.observe`."""
+        self._draft.observe(committed.tokens)
+
+    def propose(self, budget: Budget, warp: Warp, noise: Noise) -> Draft:
+        """See `protocols.DraftSession.propose`."""
+        return self._draft.chain(self._skip, budget, warp, noise, self._drafter.min_confidence)
+
+    def close(self) -> None:
+        """See `protocols.DraftSession.close`."""

@@ -1,0 +1,148 @@
+"""A decoder layer by layer: passes in which some rows are further on than others."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple, Protocol
+
+import torch
+from torch import Tensor
+
+from paceline.targets.attention import Pass, Segment
+from paceline.types import SkipSet, TargetInfo
+
+
+class LayeredDecoder(Protocol):
+    """A `cached.Decoder` whose layers can be run one by one, with or without their two parts."""
+
+    @property
+    def info(self) -> TargetInfo:
+        """See `cached.Decoder.info`; it gives `Need.LAYERS`."""
+        ...
+
+    @property
+    def device(self) -> torch.device:
+        """See `cached.Decoder.device`."""
+        ...
+
+    @property
+    def num_layers(self) -> int:
+        """How many there are."""
+        ...
+
+    def embed(self, tokens: Tensor) -> Tensor:
+        """The states `[N, hidden]` that go into the first layer, padded."""
+        ...
+
+    def pad(self, x: Tensor) -> Tensor:
+        """Append rows that nobody reads, where a pass of so few rows is slow without them."""
+        ...
+
+    def angles(self, positions: Tensor) -> Any:
+        """What the layers need to know of the positions `[N]`, in a form of their own."""
+        ...
+
+    def layer(
+        self,
+        number: int,
+        x: Tensor,
+        batch: Pass,
+        angles: Any,
+        *,
+        attention: bool = True,
+        mlp: bool = True,
+    ) -> Tensor:
+        """One layer, or a part of it, on the states of the rows of `batch`, padded.
+
+        `x` itself does not change. With attention, the rows' keys and values go into the caches.
+        """
+        ...
+
+    def logits(self, x: Tensor) -> Tensor:
+        """The logits `[n, V]` of states behind the last layer."""
+        ...
+
+
+class Stage(NamedTuple):
+    """The layers from `first` up to `end`, and the rows that go through them; None is all."""
+
+    first: int
+    end: int
+    batch: Pass
+    rows: Tensor | None
+
+
+def hidden_states(decoder: LayeredDecoder, batch: Pass) -> Tensor:
+    """The states `[N, hidden]` behind the last layer; rows ahead enter where they stopped.
+
+    (Self-speculative decoding of LayerSkip, Elhoushi et al. 2404.16710, section 4.3.)
+    """
+    x = decoder.embed(batch.tokens)
+    for segment in batch.segments:
+        if segment.resume is not None:
+            ahead = segment.resume.states
+            x[segment.first : segment.first + len(ahead)] = ahead
+    for stage in stages(batch, decoder.num_layers):
+        angles = decoder.angles(stage.batch.positions)
+        inside = x if stage.rows is None else decoder.pad(x[stage.rows])
+        for number in range(stage.first, stage.end):
+            inside = decoder.layer(number, inside, stage.batch, angles)
+        if stage.rows is not None:
+            inside = x.index_copy(0, stage.rows, inside[: len(stage.rows)])
+        x = inside
+    return x[: len(batch.tokens)]
+
+
+def some_layers(decoder: LayeredDecoder, batch: Pass, skip: SkipSet) -> tuple[Tensor, Tensor]:
+    """Run all rows through all but the skipped parts.
+
+    Returns:
+        The states `[N, hidden]` behind the last layer, and those behind the layers before the
+        first skipped part.
+    """
+    x = decoder.embed(batch.tokens)
+    angles = decoder.angles(batch.positions)
+    whole = skip.num_whole(decoder.num_layers)
+    kept = x
+    for number in range(decoder.num_layers):
+        attention, mlp = number not in skip.attention, number not in skip.mlp
+        if attention or mlp:
+            x = decoder.layer(number, x, batch, angles, attention=attention, mlp=mlp)
+        if number < whole:
+            kept = x
+    return x[: len(batch.tokens)], kept[: len(batch.tokens)]
+
+
+def stages(batch: Pass, num_layers: int) -> Iterator[Stage]:
+    """Cut a pass at the layers where rows that are ahead come in."""
+    entries = sorted({s.resume.layer for s in batch.segments if s.resume is not None})
+    for first, end in zip([0, *entries], [*entries, num_layers], strict=True):
+        if first == end:
+            continue
+        rows: list[int] = []
+        segments: list[Segment] = []
+        for segment in batch.segments:
+            ahead = 0
+            if segment.resume is not None and segment.resume.layer > first:
+                ahead = len(segment.resume.states)
+            left = segment.rows - ahead
+            if left:
+                segments.append(
+                    Segment(
+                        segment.cache,
+                        len(rows),
+                        left,
+                        segment.start + ahead,
+                        # Rows ahead are the first of a chain, so that what is left is one too.
+                        None if ahead else segment.visible,
+                        segment.end,
+                        segment.seen,
+                    )
+                )
+                rows += range(segment.first + ahead, segment.first + segment.rows)
+        if len(rows) == len(batch.tokens):
+            yield Stage(first, end, batch, None)
+        elif rows:
+            index = torch.tensor(rows, device=batch.tokens.device)
+            inside = Pass(batch.tokens[index], batch.positions[index], segments, index[:0])
+            yield Stage(first, end, inside, index)

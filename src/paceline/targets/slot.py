@@ -1,0 +1,59 @@
+"""One sequence's place in a cached target."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from paceline.targets.attention import Resume
+from paceline.targets.cache import KeyValueCache
+from paceline.types import Draft
+
+
+@dataclass(slots=True, eq=False)
+class Ahead:
+    """Tokens behind the end of a slot, the root first, that some layers were run on.
+
+    Args:
+        layer: the first layer that was not run as a whole.
+        tokens: their ids.
+        states: `[n, hidden]` each, together what goes into `layer`, a row a token.
+    """
+
+    layer: int
+    tokens: list[int] = field(default_factory=list)
+    states: list[Tensor] = field(default_factory=list)
+
+    def resume(self, root: int, draft: Draft) -> Resume | None:
+        """What a pass over a chain need not run again; None where it has to run all."""
+        right = 0
+        for ran, token in zip(self.tokens, (root, *draft.tokens), strict=False):
+            if ran != token:
+                break
+            right += 1
+        if not right or not self.layer:
+            return None
+        return Resume(self.layer, torch.cat(self.states)[:right])
+
+
+@dataclass(slots=True, eq=False)
+class Slot:
+    """One sequence's place: its cache, and what was put behind its end.
+
+    Args:
+        capacity: the most tokens.
+        cache: keys and values.
+        scored: the draft of the last `score`, whose rows stand there.
+        ahead: what its own layers were run on since, by a drafter.
+    """
+
+    capacity: int
+    cache: KeyValueCache
+    scored: Draft | None = None
+    ahead: Ahead | None = None
+
+    def forget(self) -> None:
+        """Nothing behind the end counts any more."""
+        self.scored = self.ahead = None
