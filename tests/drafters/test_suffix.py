@@ -127,7 +127,7 @@ tokens = st.lists(st.integers(0, 3), max_size=12)
     st.integers(1, 6),
     st.sampled_from([(1.0, 0.0), (0.5, 1.0), (4.0, -1.0), (0.0, 3.0)]),
     st.sampled_from([0.0, 0.1, 0.4, 1.0]),
-    st.builds(Budget, st.integers(1, 8), st.sampled_from([None, 1, 5])),
+    st.tuples(st.integers(1, 8), st.sampled_from([None, 1, 5])).map(lambda two: Budget(*two)),
 )
 def test_the_draft_is_what_a_scan_finds(
     rounds: list[list[int]],
@@ -163,6 +163,13 @@ def test_more_evidence_wins() -> None:
     text = [1, 2, 3, 1, 2, 3, 1, 2, 4, 1, 2]
     assert propose(SuffixDrafter(), [text], Budget(5)).tokens == (3, 1)
     assert propose(SuffixDrafter(factor=4), [text], Budget(5)).tokens == (3, 1, 2, 4, 1)
+
+
+def test_the_budget_bounds_what_is_believed() -> None:
+    text = [1, 2, 3, 1, 2, 3, 1, 2, 4, 1, 2]
+    assert propose(SuffixDrafter(), [text], Budget(5)).confidence == (0.5, 1.0)
+    assert propose(SuffixDrafter(), [text], Budget(5, min_confidence=0.6)).tokens == (3,)
+    assert propose(SuffixDrafter(), [text], Budget(5, min_first_confidence=0.6)).tokens == ()
 
 
 def test_of_equals_the_newest_is_copied() -> None:

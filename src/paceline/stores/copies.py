@@ -1,4 +1,4 @@
-"""Tokens that were looked up, as a draft: how sure they are, and how far the budget lets them go."""
+"""Tokens that were looked up, as a draft: how sure they are, and how far the budget goes."""
 
 from __future__ import annotations
 
