@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from paceline.drafters.suffix import SuffixDrafter
 from paceline.errors import InvalidInput
 from paceline.math.noise import SeededNoise
-from paceline.math.verify.coupling import CouplingVerifier
+from paceline.math.verify.tree import TreeVerifier
 from paceline.math.warp import SamplingWarp
 from paceline.registry import default_verifier
 from paceline.stores.outputs import PastOutputs
@@ -178,7 +178,7 @@ def test_of_equals_the_newest_is_copied() -> None:
 
 @pytest.mark.parametrize("mode", ["path", "tree"])
 def test_it_keeps_the_contract(mode: Any) -> None:
-    rule = CouplingVerifier() if mode == "tree" else None
+    rule = TreeVerifier() if mode == "tree" else None
     check_drafter(SuffixDrafter(mode=mode), verifier=rule, text_alone=True)
     check_drafter(SuffixDrafter(mode=mode, factor=3, min_probability=0.01), verifier=rule)
 
@@ -188,14 +188,14 @@ def test_a_store_that_is_only_read_keeps_it_too(mode: Any) -> None:
     store = PastOutputs()
     store.add([1, 2, 0, 1, 2, 1, 0])
     drafter = SuffixDrafter(mode=mode, store=store, learn=False)
-    check_drafter(drafter, verifier=CouplingVerifier() if mode == "tree" else None, text_alone=True)
+    check_drafter(drafter, verifier=TreeVerifier() if mode == "tree" else None, text_alone=True)
     assert len(store) == 7
 
 
 def test_what_each_mode_needs() -> None:
     path, tree = SuffixDrafter(), SuffixDrafter(mode="tree")
     assert (path.needs, tree.needs) == (frozenset(), {Need.TREE})
-    assert (default_verifier(path), default_verifier(tree)) == ("token", "coupling")
+    assert (default_verifier(path), default_verifier(tree)) == ("token", "tree")
 
 
 def test_outputs_are_learnt_when_they_end_and_prompts_are_not() -> None:

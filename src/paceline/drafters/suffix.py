@@ -101,7 +101,7 @@ class SuffixDrafter:
     @property
     def default_verifier(self) -> str:
         """A rule that takes the drafts of this mode; see `registry.default_verifier`."""
-        return "coupling" if self.mode == "tree" else "token"
+        return "tree" if self.mode == "tree" else "token"
 
     def open(self, target: TargetInfo, capacity: int) -> SuffixSession:
         """See `protocols.Drafter.open`."""
