@@ -52,7 +52,7 @@ def test_every_sequence_is_counted_as_a_scan_counts_it(
                 ]
                 if ends and len(ends) >= share * total:
                     expected.append((-len(ends), -max(ends), token))
-            told = [(f.token, f.count) for f in followers(parts, found[n], share)]
+            told = [(f.token, f.times) for f in followers(parts, found[n], share)]
             assert told == [(token, -count) for count, _, token in sorted(expected)]
 
 

@@ -141,7 +141,7 @@ def follow_path(parts: Sequence[SuffixCounts], node: Node, count: int, limits: L
         found = followers(parts, node, _share(limits, probability))
         if not found:
             break
-        share = found[0].count / occurrences(parts, node)
+        share = found[0].times / occurrences(parts, node)
         probability *= share
         if probability < limits.min_probability:
             break
@@ -164,7 +164,7 @@ def follow_tree(parts: Sequence[SuffixCounts], node: Node, count: int, limits: L
     def push(node: Node, probability: float, parent: int, depth: int) -> None:
         total = occurrences(parts, node)
         for follower in followers(parts, node, _share(limits, probability)):
-            share = follower.count / total
+            share = follower.times / total
             if probability * share >= limits.min_probability:
                 heapq.heappush(
                     heap,

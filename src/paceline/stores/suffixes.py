@@ -27,7 +27,7 @@ class Follower(NamedTuple):
     """A token that followed a sequence: how often, and the sequence that it makes."""
 
     token: int
-    count: int
+    times: int
     node: Node
 
 
@@ -43,7 +43,7 @@ class SuffixCounts:
         >>> matches([counts], [5, 1])
         [(1, (1,))]
         >>> occurrences([counts], (1,)), followers([counts], (1,), 0.5)
-        (3, [Follower(token=2, count=2, node=(2,))])
+        (3, [Follower(token=2, times=2, node=(2,))])
     """
 
     def __init__(self, depth: int, clock: int = 0) -> None:
@@ -221,8 +221,8 @@ def followers(parts: Sequence[SuffixCounts], node: Node, share: float) -> list[F
         after = tuple(
             part.step(state, token) if state else 0 for part, state in zip(parts, node, strict=True)
         )
-        count = occurrences(parts, after)
-        if count >= share * total:
+        times = occurrences(parts, after)
+        if times >= share * total:
             recent = max(part.recent[s] for part, s in zip(parts, after, strict=True) if s)
-            found.append((-count, -recent, token, after))
-    return [Follower(token, -count, after) for count, _, token, after in sorted(found)]
+            found.append((-times, -recent, token, after))
+    return [Follower(token, -times, after) for times, _, token, after in sorted(found)]
