@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from paceline.math.candidates import Blocks, cool, truncated_law
+from paceline.math.candidates import Blocks, cool, largest_of_rows, truncated_law
 from paceline.math.warp import truncate
 from paceline.types import SamplingParams
 
@@ -84,3 +84,19 @@ def test_top_p_of_nearly_1_ends_where_the_masses_sum_to_less() -> None:
     law = truncated_law(logits, SamplingParams(temperature=1.0, top_p=1 - 1e-9))
     assert logits.softmax(dim=-1).sum() < 1 - 1e-9
     assert bool((law > 0).all())
+
+
+@settings(max_examples=100)
+@given(st.integers(0, 10_000), SIZES, st.integers(1, 6), st.integers(1, 40))
+def test_the_largest_of_each_row_are_those_of_topk(seed: int, size: int, n: int, k: int) -> None:
+    rows = torch.stack([random_logits(seed + i, size, 3.0, 0.5) for i in range(n)])
+    before = rows.clone()
+    places = largest_of_rows(rows, k)
+    expected = rows.topk(min(k, size)).values
+    assert places.shape == expected.shape
+    assert torch.equal(places >= 0, expected > -torch.inf)
+    for row, found, values in zip(rows, places.tolist(), expected, strict=True):
+        kept = [place for place in found if place >= 0]
+        assert len(set(kept)) == len(kept)
+        assert torch.equal(row[kept], values[: len(kept)])
+    assert torch.equal(rows, before)

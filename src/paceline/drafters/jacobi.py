@@ -1,0 +1,66 @@
+"""Jacobi decoding: guess several tokens, let the target's own argmax of the last pass refine them.
+
+Source: Santilli et al. 2305.10427; as the starting point of lookahead decoding, Fu et al.
+2402.02057, section 2.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from paceline.math.candidates import largest_of_rows
+from paceline.math.noise import Noise
+from paceline.protocols import Warp
+from paceline.types import Budget, Committed, Draft, Need, TargetInfo
+
+
+@dataclass(frozen=True, slots=True)
+class JacobiDrafter:
+    """Draft what the target said, in the last pass, at each of the places to come.
+
+    A pass over the guesses y[1..m] gives the most probable token behind each of them, and these
+    are the guesses of the next pass: one step of the Jacobi iteration on the greedy equations
+    y[i] = argmax p(. | y[1..i-1]). Guesses in front of a right prefix become right, one more a
+    pass at least. The number of guesses is the draft length. Those that a pass has not reached
+    yet start as copies of the last token. A point mass each, so it is exact under every rule.
+    """
+
+    name: ClassVar[str] = "jacobi"
+    needs: ClassVar[frozenset[str]] = frozenset({Need.LOGITS})
+    needs_draft_model: ClassVar[bool] = False
+
+    def open(self, target: TargetInfo, capacity: int) -> JacobiSession:
+        """See `protocols.Drafter.open`."""
+        return JacobiSession()
+
+
+class JacobiSession:
+    """See `protocols.DraftSession`."""
+
+    def __init__(self) -> None:
+        self._last = 0
+        self._guesses: list[int] = []
+
+    def observe(self, committed: Committed) -> None:
+        """Take the target's argmax behind every guess that is still ahead."""
+        self._last = committed.tokens[-1]
+        self._guesses = []
+        draft, logits, accepted = committed.draft, committed.logits, len(committed.path)
+        if draft is None or logits is None or not draft.is_chain:
+            return
+        # Row i follows the i-th guess; the first row that is ahead follows the first wrong guess.
+        ahead = logits[accepted + 1 : len(draft) + 1]
+        if len(ahead):
+            self._guesses = [t for t in largest_of_rows(ahead, 1).flatten().tolist() if t >= 0]
+
+    def propose(self, budget: Budget, warp: Warp, noise: Noise) -> Draft:
+        """See `protocols.DraftSession.propose`."""
+        count = budget.num_draft_tokens
+        if budget.max_nodes is not None:
+            count = min(count, budget.max_nodes)
+        start = [self._last] * (count - len(self._guesses))
+        return Draft(tuple((self._guesses + start)[:count]))
+
+    def close(self) -> None:
+        """Nothing to free."""
