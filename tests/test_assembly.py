@@ -99,6 +99,7 @@ class TestChoice:
             (("model", {"model": None}), "needs a draft model"),
             (("ngram", {}, "small"), "'ngram' takes no draft model; leave draft_model out"),
             (("ngram", {"model": "small"}), "unknown setting of drafter 'ngram': 'model'"),
+            (("reference",), "'reference' needs the setting 'references'; give it in drafter_opti"),
             (("ngrm",), "did you mean 'ngram'"),
             ((None, {"max_ngrm": 3}), "did you mean 'max_ngram'"),
             ((None, 3), "must map their names to values; they are 3"),

@@ -65,8 +65,8 @@ def choose_drafter(
 
     Raises:
         UnknownName: no such drafter, or no such setting of it.
-        InvalidInput: a drafter without the draft model that it needs, with two, or with one that
-            it does not take.
+        InvalidInput: a drafter without the draft model or another setting that it needs, with
+            two draft models, or with one that it does not take.
 
     Example:
         >>> choose_drafter(None, {"max_ngram": 4})
@@ -83,6 +83,12 @@ def choose_drafter(
         return _choose_parts(drafter, chosen, draft_model, option)
     needs_model = registry.needs_draft_model(registry.find("drafter", drafter))
     registry.check_settings("drafter", drafter, chosen)
+    missing = registry.missing_settings("drafter", drafter, chosen)
+    if needed := [name for name in missing if not (needs_model and name == "model")]:
+        raise InvalidInput(
+            f"drafter {drafter!r} needs the setting {needed[0]!r}; give it in drafter_options, on "
+            "the command line with --drafter-option NAME=VALUE (texts with --reference FILE)"
+        )
     if not needs_model:
         if draft_model is not None:
             raise InvalidInput(f"drafter {drafter!r} takes no draft model; leave {option} out")

@@ -7,13 +7,16 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor
 from torch.nn import functional
 
+from paceline.errors import InvalidInput, UnknownName
 from paceline.protocols import Target, Work
-from paceline.types import Draft
+from paceline.types import Draft, SamplingParams, TargetInfo
 
 log = logging.getLogger("paceline")
 
@@ -88,6 +91,18 @@ class DraftModel:
         self.cached += tokens
         return fit(scores.logits[-1], self._vocab_size)
 
+    def score(self, draft: Draft) -> Tensor:
+        """The logits `[1 + n, V]` behind the committed tokens and every node of a tree, in a pass.
+
+        Nothing of the tree stays in the cache.
+        """
+        self._keep(min(len(self.committed), len(self.cached)))
+        if missing := self.committed[len(self.cached) : -1]:
+            self._prefill(missing)
+        known = Draft(tuple(self.known(draft.tokens)), draft.parents)
+        work = Work(self.slot, self.known(self.committed[-1:])[0], known)
+        return fit(self.model.score([work])[0].logits, self._vocab_size)
+
     def known(self, tokens: Sequence[int]) -> list[int]:
         """Ids that only the target has are padding of its vocabulary; any id stands for them."""
         vocab = self.model.info.vocab_size
@@ -113,7 +128,7 @@ class DraftModel:
 
 
 def fit(logits: Tensor, vocab_size: int) -> Tensor:
-    """Cut or pad a row of draft logits to the target's vocabulary; padding is -inf.
+    """Cut or pad rows of draft logits `[..., v]` to the target's vocabulary; padding is -inf.
 
     >>> import torch
     >>> fit(torch.tensor([1.0, 2.0]), 3)
@@ -121,3 +136,73 @@ def fit(logits: Tensor, vocab_size: int) -> Tensor:
     """
     missing = vocab_size - logits.shape[-1]
     return functional.pad(logits, (0, missing), value=-math.inf) if missing else logits
+
+
+class Stop(NamedTuple):
+    """When to end a draft early: the bounds of a `Budget`, and a drafter's own."""
+
+    min_confidence: float
+    min_path_confidence: float
+    entropy_bound: float
+    entropy_factor: float = 0.2
+
+    def before(self, belief: Tensor) -> bool:
+        """Whether to stop before a token is drawn from what the draft model believes."""
+        if not self.entropy_bound:
+            return False
+        entropy = float(torch.special.entr(belief).sum())
+        return 1 - math.sqrt(self.entropy_factor * entropy) < self.entropy_bound
+
+    def after(self, confidence: Sequence[float]) -> bool:
+        """Whether to stop after the last token of a path, which is kept."""
+        if confidence[-1] < self.min_confidence:
+            return True
+        return math.prod(confidence) < self.min_path_confidence
+
+
+def own_params(given: Any) -> SamplingParams | None:
+    """The sampling options of a draft: settings from a command line or from JSON are mappings.
+
+    Raises:
+        InvalidInput: options that a draft cannot have.
+        UnknownName: an option that there is not.
+
+    Example:
+        >>> own_params({"temperature": 0.5}).temperature
+        0.5
+    """
+    if given is None:
+        return None
+    if not isinstance(given, SamplingParams):
+        known = SamplingParams.__dataclass_fields__
+        if not isinstance(given, Mapping):
+            raise InvalidInput(
+                "params must be sampling options, as in {'temperature': 0.5}; it is "
+                f"{given!r:.80}"
+            )
+        for name in given:
+            if name not in known:
+                raise UnknownName.among("sampling option", str(name), known)
+        given = SamplingParams(**given)
+    if given.has_penalties:
+        raise InvalidInput(
+            "the draft's own sampling options take no penalties; leave params out and the "
+            "draft follows the target's, penalties included"
+        )
+    if given.seed is not None:
+        raise InvalidInput(
+            "the draft draws from the noise of its sequence and has no seed of its own; leave "
+            "seed out of its params"
+        )
+    return given
+
+
+def check_params(params: SamplingParams | None, target: TargetInfo, drafter: str) -> None:
+    """Refuse sampling options of a draft that name tokens which the target does not have."""
+    own = params or SamplingParams()
+    named = {*own.logit_bias, *own.banned_token_ids, *(own.allowed_token_ids or ())}
+    if outside := [token for token in named if not 0 <= token < target.vocab_size]:
+        raise InvalidInput(
+            f"the sampling options of drafter {drafter!r} name token {outside[0]}; the vocabulary "
+            f"of {target.name} is 0 to {target.vocab_size - 1}"
+        )

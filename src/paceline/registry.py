@@ -6,7 +6,7 @@ The built-in drafters, rules and controllers are registered in the same way as t
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import fields, is_dataclass
+from dataclasses import MISSING, fields, is_dataclass
 from importlib.metadata import EntryPoint, EntryPoints, entry_points
 from typing import Any, Literal
 
@@ -105,6 +105,23 @@ def check_settings(kind: Kind, name: str, settings: Mapping[str, Any]) -> None:
     for setting in settings:
         if setting not in known:
             raise UnknownName.among(f"setting of {kind} {name!r}:", setting, known)
+
+
+def missing_settings(kind: Kind, name: str, settings: Mapping[str, Any]) -> list[str]:
+    """The settings that the plug-in `name` cannot do without and that are not in `settings`.
+
+    >>> missing_settings("drafter", "reference", {"max_ngram": 3})
+    ['references']
+    """
+    plugin = find(kind, name)
+    return [
+        item.name
+        for item in (fields(plugin) if is_dataclass(plugin) else ())
+        if item.init
+        and item.default is MISSING
+        and item.default_factory is MISSING
+        and item.name not in settings
+    ]
 
 
 def make(kind: Kind, name: str, settings: Mapping[str, Any]) -> Any:

@@ -172,7 +172,7 @@ Reference = Annotated[
         "--reference",
         panel=_DRAFT,
         metavar="FILE",
-        about="A text that the answer may quote; ngram looks there too. Repeatable.",
+        about="A text that the answer may quote, for ngram and reference. Repeatable.",
     ),
 ]
 MaxNgram = Annotated[

@@ -6,16 +6,13 @@ Source: Leviathan et al. 2211.17192; Chen et al. 2302.01318. The entropy bound i
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, NamedTuple
+from typing import ClassVar
 
-import torch
 from torch import Tensor
 
-from paceline.draft_model import DraftModel
-from paceline.errors import InvalidInput, NoTokenLeft, UnknownName
+from paceline.draft_model import DraftModel, Stop, check_params, own_params
+from paceline.errors import NoTokenLeft
 from paceline.math.noise import Noise, Purpose
 from paceline.math.warp import SamplingWarp
 from paceline.protocols import Target, Warp
@@ -65,50 +62,12 @@ class ModelDrafter:
         require_finite(self, "min_confidence", self.min_confidence, low=0.0, high=1.0)
         require_finite(self, "entropy_bound", self.entropy_bound, low=0.0, high=1.0)
         require_finite(self, "entropy_factor", self.entropy_factor, low=0.0)
-        object.__setattr__(self, "params", _sampling_params(self.params))
-        if self.params is not None and self.params.has_penalties:
-            raise InvalidInput(
-                "the draft's own sampling options take no penalties; leave params out and the "
-                "draft follows the target's, penalties included"
-            )
-        if self.params is not None and self.params.seed is not None:
-            raise InvalidInput(
-                "the draft draws from the noise of its sequence and has no seed of its own; leave "
-                "seed out of its params"
-            )
+        object.__setattr__(self, "params", own_params(self.params))
 
     def open(self, target: TargetInfo, capacity: int) -> ModelSession:
         """See `protocols.Drafter.open`."""
-        own = self.params or SamplingParams()
-        named = {*own.logit_bias, *own.banned_token_ids, *(own.allowed_token_ids or ())}
-        if outside := [token for token in named if not 0 <= token < target.vocab_size]:
-            raise InvalidInput(
-                f"the sampling options of drafter 'model' name token {outside[0]}; the vocabulary "
-                f"of {target.name} is 0 to {target.vocab_size - 1}"
-            )
+        check_params(self.params, target, self.name)
         return ModelSession(self, capacity, target)
-
-
-class _Stop(NamedTuple):
-    """When to end a draft early."""
-
-    min_confidence: float
-    min_path_confidence: float
-    entropy_bound: float
-    entropy_factor: float
-
-    def before(self, belief: Tensor) -> bool:
-        """Whether to stop before a token is drawn from what the draft model believes."""
-        if not self.entropy_bound:
-            return False
-        entropy = float(torch.special.entr(belief).sum())
-        return 1 - math.sqrt(self.entropy_factor * entropy) < self.entropy_bound
-
-    def after(self, confidence: Sequence[float]) -> bool:
-        """Whether to stop after the last token of a path, which is kept."""
-        if confidence[-1] < self.min_confidence:
-            return True
-        return math.prod(confidence) < self.min_path_confidence
 
 
 class ModelSession:
@@ -128,7 +87,7 @@ class ModelSession:
         model, warp = self._model, self._warp or warp
         if not (length := model.reach(budget.num_draft_tokens)):
             return Draft()
-        stop = _Stop(
+        stop = Stop(
             max(budget.min_confidence, self._drafter.min_confidence),
             budget.min_path_confidence,
             max(budget.entropy_bound, self._drafter.entropy_bound),
@@ -162,18 +121,3 @@ class ModelSession:
     def close(self) -> None:
         """See `protocols.DraftSession.close`."""
         self._model.close()
-
-
-def _sampling_params(given: Any) -> SamplingParams | None:
-    """Settings that come from a command line or from JSON are mappings."""
-    if given is None or isinstance(given, SamplingParams):
-        return given
-    known = SamplingParams.__dataclass_fields__
-    if not isinstance(given, Mapping):
-        raise InvalidInput(
-            f"params must be sampling options, as in {{'temperature': 0.5}}; it is {given!r:.80}"
-        )
-    for name in given:
-        if name not in known:
-            raise UnknownName.among("sampling option", str(name), known)
-    return SamplingParams(**given)

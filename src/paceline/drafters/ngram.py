@@ -6,15 +6,16 @@ Yang et al. 2304.04487). The lookup is an index, so that a step costs O(1) rathe
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import cycle, islice
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 from paceline.errors import InvalidInput
 from paceline.math.noise import Noise
 from paceline.protocols import Warp
+from paceline.stores.copies import copied
+from paceline.stores.ngrams import NgramIndex, check_vocabulary, reference_ids
 from paceline.types import Budget, Committed, Draft, TargetInfo, require_int
 
 _LONGEST_MATCH = 32
@@ -55,7 +56,7 @@ class NgramDrafter:
         require_int("max_ngram", self.max_ngram, low=self.min_ngram)
         if self.match not in ("newest", "oldest"):
             raise InvalidInput(f"match must be 'newest' or 'oldest'; it is {self.match!r}")
-        object.__setattr__(self, "references", _token_ids(self.references))
+        object.__setattr__(self, "references", reference_ids(self.references))
         # Built once and only read afterwards, so that sessions can share it.
         object.__setattr__(self, "_indexes", tuple(map(self._index, self.references)))
 
@@ -67,63 +68,8 @@ class NgramDrafter:
     def open(self, target: TargetInfo, capacity: int) -> NgramSession:
         """See `protocols.Drafter.open`."""
         for reference in self.references:
-            if outside := [t for t in reference if not 0 <= t < target.vocab_size]:
-                raise InvalidInput(
-                    f"a reference of drafter 'ngram' holds token {outside[0]}; the vocabulary of "
-                    f"{target.name} is 0 to {target.vocab_size - 1}: was it encoded with another "
-                    "tokenizer?"
-                )
+            check_vocabulary("a reference of drafter 'ngram'", reference, target)
         return NgramSession(self._index(), self._indexes, self.min_ngram, self.max_ngram)
-
-
-def _token_ids(references: Any) -> tuple[tuple[int, ...], ...]:
-    try:
-        return tuple(tuple(map(operator.index, reference)) for reference in references)
-    except TypeError:
-        raise InvalidInput(
-            f"references must be sequences of token ids; they are {references!r:.80}"
-        ) from None
-
-
-def belief(match_length: int) -> float:
-    """How probable it is that a text goes on as it did behind the last `match_length` tokens.
-
-    Laplace's rule of succession, a guess that controllers correct by what they see.
-
-    >>> belief(1), belief(3), belief(8)
-    (0.3333333333333333, 0.6, 0.8)
-    """
-    return match_length / (match_length + 2)
-
-
-class NgramIndex:
-    """Where each n-gram was last (or first) followed by a token. Memory: one entry an n-gram.
-
-    Args:
-        min_n, max_n: the lengths that are indexed.
-        newest: keep the last occurrence rather than the first.
-    """
-
-    def __init__(self, min_n: int, max_n: int, *, newest: bool) -> None:
-        self.tokens: list[int] = []
-        self._min_n, self._max_n, self._newest = min_n, max_n, newest
-        self._after: dict[tuple[int, ...], int] = {}
-
-    def extend(self, tokens: Sequence[int]) -> None:
-        """Append tokens. An n-gram enters the index when the token behind it is known."""
-        old = len(self.tokens)
-        self.tokens += tokens
-        for position in range(max(old, 1), len(self.tokens)):
-            for n in range(self._min_n, min(self._max_n, position) + 1):
-                gram = tuple(self.tokens[position - n : position])
-                if self._newest:
-                    self._after[gram] = position
-                else:
-                    self._after.setdefault(gram, position)
-
-    def after(self, gram: tuple[int, ...]) -> int | None:
-        """The position of the token that followed `gram`, None where it did not come before."""
-        return self._after.get(gram)
 
 
 class NgramSession:
@@ -146,26 +92,9 @@ class NgramSession:
             gram = tuple(text[len(text) - n :])
             for index in (self._own, *self._references):
                 if (start := index.after(gram)) is not None:
-                    return self._draft(index, start, n, budget)
+                    tokens = self._copy(index, start, budget.num_draft_tokens)
+                    return copied(tokens, self._match_length(index, start, n), budget)
         return Draft()
-
-    def _draft(self, index: NgramIndex, start: int, n: int, budget: Budget) -> Draft:
-        """The copy from `start` on, as far as the budget goes. The last n tokens match.
-
-        The tokens are chosen without chance, so to propose fewer, or none, bends no law.
-        """
-        length = self._match_length(index, start, n)
-        tokens = self._copy(index, start, budget.num_draft_tokens)
-        confidence: list[float] = []
-        path = 1.0
-        for number in range(len(tokens)):
-            confidence.append(belief(length + number))
-            path *= confidence[-1]
-            if confidence[0] < budget.min_first_confidence:
-                return Draft()
-            if confidence[-1] < budget.min_confidence or path < budget.min_path_confidence:
-                break
-        return Draft(tokens[: len(confidence)], confidence=tuple(confidence))
 
     def _match_length(self, index: NgramIndex, start: int, n: int) -> int:
         """How many of the last tokens stand before `start` as well, at least n."""

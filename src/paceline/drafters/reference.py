@@ -1,0 +1,90 @@
+"""Inference with reference: copy from documents that the answer draws on.
+
+Source: LLMA (Yang et al. 2304.04487).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+from paceline.errors import InvalidInput
+from paceline.math.noise import Noise
+from paceline.protocols import Warp
+from paceline.stores.copies import copied
+from paceline.stores.ngrams import NgramIndex, check_vocabulary, reference_ids
+from paceline.types import Budget, Committed, Draft, TargetInfo, require_int
+
+
+@dataclass(frozen=True, slots=True)
+class ReferenceDrafter:
+    """Draft what follows the last n tokens in the documents given, and nowhere else.
+
+    The longest n is tried first; of several places the first counts, in the order in which the
+    documents were given. The draft is a point mass, so it is exact under every rule, and it needs
+    no model. For each reference token the index holds at most `max_ngram` entries of about 150
+    bytes; it is built once and shared by all sequences.
+
+    Args:
+        references: the documents, as token ids (texts are encoded for you).
+        max_ngram: the longest n that is looked up.
+        min_ngram: the shortest.
+
+    Raises:
+        InvalidInput: a setting outside its range, or no reference.
+    """
+
+    name: ClassVar[str] = "reference"
+    needs: ClassVar[frozenset[str]] = frozenset()
+    needs_draft_model: ClassVar[bool] = False
+
+    references: tuple[tuple[int, ...], ...]
+    max_ngram: int = 5
+    min_ngram: int = 1
+    _indexes: tuple[NgramIndex, ...] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        require_int("min_ngram", self.min_ngram, low=1)
+        require_int("max_ngram", self.max_ngram, low=self.min_ngram)
+        object.__setattr__(self, "references", reference_ids(self.references))
+        if not self.references:
+            raise InvalidInput("drafter 'reference' needs at least one reference; there is none")
+        # Built once and only read afterwards, so that sessions can share it.
+        object.__setattr__(self, "_indexes", tuple(map(self._index, self.references)))
+
+    def _index(self, tokens: Sequence[int]) -> NgramIndex:
+        index = NgramIndex(self.min_ngram, self.max_ngram, newest=False)
+        index.extend(tokens)
+        return index
+
+    def open(self, target: TargetInfo, capacity: int) -> ReferenceSession:
+        """See `protocols.Drafter.open`."""
+        for reference in self.references:
+            check_vocabulary("a reference of drafter 'reference'", reference, target)
+        return ReferenceSession(self._indexes, self.min_ngram, self.max_ngram)
+
+
+class ReferenceSession:
+    """See `protocols.DraftSession`."""
+
+    def __init__(self, references: Sequence[NgramIndex], min_n: int, max_n: int) -> None:
+        self._references, self._min_n, self._max_n = references, min_n, max_n
+        self._last: tuple[int, ...] = ()
+
+    def observe(self, committed: Committed) -> None:
+        """See `protocols.DraftSession.observe`."""
+        self._last = (*self._last, *committed.tokens[-self._max_n :])[-self._max_n :]
+
+    def propose(self, budget: Budget, warp: Warp, noise: Noise) -> Draft:
+        """See `protocols.DraftSession.propose`."""
+        last = self._last
+        for n in range(len(last), self._min_n - 1, -1):
+            for index in self._references:
+                if (start := index.after(last[len(last) - n :])) is not None:
+                    tokens = tuple(index.tokens[start : start + budget.num_draft_tokens])
+                    return copied(tokens, n, budget)
+        return Draft()
+
+    def close(self) -> None:
+        """Nothing to free."""

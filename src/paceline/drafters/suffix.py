@@ -1,0 +1,257 @@
+"""SuffixDecoding: draft what most often followed the last tokens, here and in past outputs.
+
+Source: SuffixDecoding (Oliaro et al. 2411.04975).
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import count as counter
+from pathlib import Path
+from typing import ClassVar, Literal, NamedTuple
+
+from paceline.errors import InvalidInput
+from paceline.math.noise import Noise
+from paceline.protocols import Warp
+from paceline.stores.copies import believed
+from paceline.stores.outputs import PastOutputs
+from paceline.stores.suffixes import Node, SuffixCounts, followers, matches, occurrences
+from paceline.types import (
+    ROOT,
+    Budget,
+    Committed,
+    Draft,
+    Need,
+    Scheme,
+    TargetInfo,
+    require_finite,
+    require_int,
+)
+
+_ROUNDING = 1e-6
+"""So that a factor of 0.1 gives ten tokens of match one token of draft."""
+
+
+@dataclass(frozen=True, slots=True)
+class SuffixDrafter:
+    """Draft what most often followed the longest matches of the last tokens.
+
+    Every match of the last m tokens, in the request or in past outputs, proposes up to
+    `factor * m + offset` tokens: the most frequent ones by turns (`path`), or the most probable
+    continuations (`tree`). The proposal with the largest sum of probabilities is the draft, the
+    longer match where they tie, and the request before past outputs. Point masses, exact under
+    every rule for such drafts; no model.
+
+    Args:
+        mode: "path" or "tree"; "tree" needs a target and a rule that take trees.
+        max_depth: the longest match, and the longest draft.
+        factor, offset: how many tokens a match of m tokens proposes.
+        min_probability: a token whose estimated probability, given the text, is lower is left out.
+        max_nodes: the most tokens of a tree, where the controller does not say.
+        store: past outputs to look in besides; a path opens a file of them. Left out, a request
+            knows nothing of others.
+        capacity: how many tokens of past outputs a store that is opened by its path holds.
+        learn: whether the outputs of this drafter go into the store when they end.
+
+    Raises:
+        InvalidInput: a setting outside its range, or a store that cannot be used.
+    """
+
+    name: ClassVar[str] = "suffix"
+    needs_draft_model: ClassVar[bool] = False
+
+    mode: Literal["path", "tree"] = "path"
+    max_depth: int = 64
+    factor: float = 1.0
+    offset: float = 0.0
+    min_probability: float = 0.1
+    max_nodes: int = 32
+    store: PastOutputs | str | Path | None = None
+    capacity: int = 100_000
+    learn: bool = True
+
+    def __post_init__(self) -> None:
+        if self.mode not in ("path", "tree"):
+            raise InvalidInput(f"mode must be 'path' or 'tree'; it is {self.mode!r}")
+        require_int("max_depth", self.max_depth, low=1, high=1024)
+        require_int("max_nodes", self.max_nodes, low=1)
+        require_finite(self, "factor", self.factor, low=0.0)
+        require_finite(self, "offset", self.offset)
+        require_finite(self, "min_probability", self.min_probability, low=0.0, high=1.0)
+        if not isinstance(self.learn, bool):
+            raise InvalidInput(f"learn must be true or false; it is {self.learn!r}")
+        if isinstance(self.store, (str, Path)):
+            opened = PastOutputs(self.store, capacity=self.capacity, max_depth=self.max_depth)
+            object.__setattr__(self, "store", opened)
+        if self.store is not None and not isinstance(self.store, PastOutputs):
+            raise InvalidInput(f"store must be a PastOutputs or a path; it is {self.store!r:.80}")
+        if self.store is not None and self.store.max_depth < self.max_depth:
+            raise InvalidInput(
+                f"max_depth is {self.max_depth}, and the store counts to {self.store.max_depth}; "
+                "make the store with as much, or lower max_depth"
+            )
+
+    @property
+    def needs(self) -> frozenset[str]:
+        """See `protocols.Drafter.needs`."""
+        return frozenset({Need.TREE} if self.mode == "tree" else ())
+
+    @property
+    def default_verifier(self) -> str:
+        """A rule that takes the drafts of this mode; see `registry.default_verifier`."""
+        return "tree" if self.mode == "tree" else "token"
+
+    def open(self, target: TargetInfo, capacity: int) -> SuffixSession:
+        """See `protocols.Drafter.open`."""
+        if isinstance(self.store, PastOutputs):
+            self.store.check(target)
+        return SuffixSession(self)
+
+
+class Proposal(NamedTuple):
+    """What one match proposes: a tree, and the estimated probability of each of its tokens.
+
+    Args:
+        tokens, parents: as in `Draft`.
+        shares: of the occurrences of a token's parent, those that the token follows.
+        score: the sum of the probabilities, which are the products of the shares on the way down.
+    """
+
+    tokens: tuple[int, ...] = ()
+    parents: tuple[int, ...] = ()
+    shares: tuple[float, ...] = ()
+    score: float = 0.0
+
+
+class Limits(NamedTuple):
+    """How far a proposal may go."""
+
+    depth: int
+    min_probability: float
+
+
+def follow_path(parts: Sequence[SuffixCounts], node: Node, count: int, limits: Limits) -> Proposal:
+    """The most frequent token, then the most frequent one behind it, and so on: `count` at most."""
+    tokens: list[int] = []
+    shares: list[float] = []
+    probability, score = 1.0, 0.0
+    while len(tokens) < min(count, limits.depth):
+        found = followers(parts, node, _share(limits, probability))
+        if not found:
+            break
+        share = found[0].times / occurrences(parts, node)
+        probability *= share
+        if probability < limits.min_probability:
+            break
+        node = found[0].node
+        tokens.append(found[0].token)
+        shares.append(share)
+        score += probability
+    return Proposal(tuple(tokens), tuple(range(ROOT, len(tokens) - 1)), tuple(shares), score)
+
+
+def follow_tree(parts: Sequence[SuffixCounts], node: Node, count: int, limits: Limits) -> Proposal:
+    """The `count` most probable continuations."""
+    tokens: list[int] = []
+    parents: list[int] = []
+    shares: list[float] = []
+    score, order = 0.0, counter()
+    # (-probability, order, token, share, node, parent, depth): the first of equals goes first.
+    heap: list[tuple[float, int, int, float, Node, int, int]] = []
+
+    def push(node: Node, probability: float, parent: int, depth: int) -> None:
+        total = occurrences(parts, node)
+        for follower in followers(parts, node, _share(limits, probability)):
+            share = follower.times / total
+            if probability * share >= limits.min_probability:
+                heapq.heappush(
+                    heap,
+                    (
+                        -probability * share,
+                        next(order),
+                        follower.token,
+                        share,
+                        follower.node,
+                        parent,
+                        depth,
+                    ),
+                )
+
+    push(node, 1.0, ROOT, 1)
+    while heap and len(tokens) < count:
+        minus, _, token, share, node, parent, depth = heapq.heappop(heap)
+        tokens.append(token)
+        parents.append(parent)
+        shares.append(share)
+        score -= minus
+        if depth < limits.depth:
+            push(node, -minus, len(tokens) - 1, depth + 1)
+    return Proposal(tuple(tokens), tuple(parents), tuple(shares), score)
+
+
+def _share(limits: Limits, probability: float) -> float:
+    """The least share that keeps a token probable enough; a little less, for rounding."""
+    return limits.min_probability / probability * (1 - 1e-9)
+
+
+Follow = Callable[[Sequence[SuffixCounts], Node, int, Limits], Proposal]
+
+
+class SuffixSession:
+    """See `protocols.DraftSession`."""
+
+    def __init__(self, drafter: SuffixDrafter) -> None:
+        self._drafter = drafter
+        # A draft of `max_depth` tokens behind a match of as many.
+        self._own = SuffixCounts(2 * drafter.max_depth)
+        self._store = drafter.store if isinstance(drafter.store, PastOutputs) else None
+        self._follow: Follow = follow_tree if drafter.mode == "tree" else follow_path
+        self._tail: tuple[int, ...] = ()
+        self._output: list[int] | None = None
+
+    def observe(self, committed: Committed) -> None:
+        """See `protocols.DraftSession.observe`."""
+        longest = self._drafter.max_depth
+        self._own.extend(committed.tokens)
+        self._tail = (*self._tail, *committed.tokens[-longest:])[-longest:]
+        if self._output is None:  # that was the prompt
+            self._output = []
+        else:
+            self._output += committed.tokens
+
+    def propose(self, budget: Budget, warp: Warp, noise: Noise) -> Draft:
+        """See `protocols.DraftSession.propose`."""
+        best = self._best([self._own], budget)
+        if self._store is not None:
+            with self._store.lock:
+                past = self._best(self._store.parts, budget)
+            best = max(best, past, key=lambda proposal: proposal.score)  # the first where they tie
+        scheme = Scheme.CHOSEN if self._drafter.mode == "tree" else Scheme.SINGLE
+        return believed(best.tokens, best.parents, best.shares, budget, scheme)
+
+    def _best(self, parts: Sequence[SuffixCounts], budget: Budget) -> Proposal:
+        """The best proposal of all matches. No proposal scores more than it may have tokens."""
+        drafter = self._drafter
+        depth = min(budget.num_draft_tokens, drafter.max_depth)
+        most = depth if drafter.mode == "path" else drafter.max_nodes
+        if budget.max_nodes is not None:
+            most = min(most, budget.max_nodes) if drafter.mode == "path" else budget.max_nodes
+        if depth == 0:
+            return Proposal()
+        limits = Limits(depth, drafter.min_probability)
+        best = Proposal()
+        for length, node in matches(parts, self._tail):
+            count = min(most, int(drafter.factor * length + drafter.offset + _ROUNDING))
+            if count <= best.score:
+                break
+            proposal = self._follow(parts, node, count, limits)
+            best = max(best, proposal, key=lambda one: one.score)
+        return best
+
+    def close(self) -> None:
+        """Hand the output to the store, all of it or nothing."""
+        output, self._output = self._output, None
+        if self._store is not None and self._drafter.learn and output:
+            self._store.add(output)
