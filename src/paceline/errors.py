@@ -61,5 +61,9 @@ class MissingExtra(PacelineError, ImportError):
         )
 
 
+class EndpointError(PacelineError):
+    """A server that cannot be reached, or does not answer as its interface says."""
+
+
 class ContractViolation(PacelineError, RuntimeError):
     """A plug-in broke its contract. The message names the plug-in and the rule."""

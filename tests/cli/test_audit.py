@@ -4,6 +4,8 @@ import json
 
 import pytest
 
+from tests.audit.servers import Server, running, table
+
 SIZES = ("--max-tokens", 8, "--sample-tokens", 4, "--detect", 0.4)
 
 
@@ -80,3 +82,67 @@ def test_a_malformed_line_is_named(run, tmp_path):
     result = run("audit", "--prompts", file)
     assert result.exit_code == 2
     assert "line 2" in result.stderr
+
+
+SERVERS = ("--max-tokens", 8, "--sample-tokens", 5, "--detect", 0.4)
+
+
+@pytest.fixture
+def words(tmp_path):
+    file = tmp_path / "words.txt"
+    file.write_text("red green\nblue gold blue\n")
+    return file
+
+
+def test_two_servers(run, words, tmp_path):
+    page, text = tmp_path / "audit.html", tmp_path / "audit.md"
+    with running(Server()) as one, running(Server()) as other:
+        arguments = ["audit", "--url", one, "--baseline-url", f"{other}/v1", "--prompts", words]
+        result = run(*arguments, *SERVERS, "--html", page, "--markdown", text)
+        as_json = json.loads(run(*arguments, *SERVERS, "--temperature", 0, "--json").stdout)
+    assert result.exit_code == 0, result.output
+    assert result.stdout.splitlines()[-1] == "verdict: pass"
+    assert f"written: {page}" in result.stderr
+    assert "<html" in page.read_text()
+    assert text.read_text().startswith("# Audit")
+    assert as_json["verdict"] == "pass"
+    assert as_json["subject"]["url"] == f"{one}/v1"
+    assert as_json["subject"]["options"] == {"temperature": 0.0}
+
+
+def test_a_faulty_server(run, words):
+    with running(Server(law=table(seed=5))) as one, running(Server()) as other:
+        arguments = ["audit", "--url", one, "--baseline-url", other, "--prompts", words]
+        result = run(*arguments, *SERVERS, "--temperature", 0)
+    assert result.exit_code == 1
+    assert "verdict: fault" in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--url", "http://127.0.0.1:9"], "--url and --baseline-url go together"),
+        (["--baseline-url", "http://127.0.0.1:9"], "go together"),
+        (["--url", "a", "--baseline-url", "b"], "expected the address of a server"),
+        (
+            ["--url", "http://127.0.0.1:9", "--baseline-url", "http://127.0.0.1:9"],
+            "cannot reach http://127.0.0.1:9/v1/models",
+        ),
+        (
+            ["--url", "http://x", "--baseline-url", "http://x", "-d", "ngram"],
+            "--drafter is for audits without --url",
+        ),
+        (["--concurrency", "2"], "--concurrency goes with --url"),
+        (
+            ["--url", "http://x", "--baseline-url", "http://x", "--api-key-env", "NO_SUCH_KEY"],
+            "NO_SUCH_KEY is not set",
+        ),
+        (["--html", "/nowhere/a.html"], "--html: cannot write /nowhere/a.html"),
+    ],
+)
+def test_bad_input_about_servers_and_reports(run, words, options, message):
+    retries = ["--retries", 0] if "--url" in options and "--baseline-url" in options else []
+    result = run("audit", "--prompts", words, *retries, *options)
+    assert result.exit_code == 2, result.output
+    assert message in result.stderr.splitlines()[-1]
+    assert result.stdout == ""

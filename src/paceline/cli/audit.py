@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+import os
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 from paceline import registry
 from paceline.assembly import choose_drafter
+from paceline.cli import audit_options as own
 from paceline.cli import audit_view, options, terminal, threads
 from paceline.cli.inputs import drafter_settings
 from paceline.errors import InvalidInput
+from paceline.report.files import Outputs
 from paceline.workload import read_items, select
 
 if TYPE_CHECKING:
-    from paceline.audit import NamedPrompt
+    from paceline.audit import Audit, LocalSettings, NamedPrompt, RemoteSettings
     from paceline.workload import Item
 
 DEFAULT_MODEL = "smollm2-135m"
@@ -26,97 +28,31 @@ DEFAULT_DETECT = 0.15
 DEFAULT_POWER = 0.9
 DEFAULT_FALSE_ALARM_RATE = 0.001
 
-_WHAT, _HOW_MUCH = "What to audit", "How much"
-
-
-def _option(*names: str, panel: str, about: str, **settings: Any) -> Any:
-    return typer.Option(*names, rich_help_panel=panel, help=about, **settings)
-
-
-Prompts = Annotated[
-    Path,
-    _option(
-        "--prompts",
-        panel=_WHAT,
-        metavar="FILE",
-        about="Prompts: JSON lines with turns, prompt or messages, or plain text, one a line; - is "
-        "standard input.",
-    ),
-]
-Limit = Annotated[
-    int | None,
-    _option(
-        "--limit",
-        panel=_WHAT,
-        metavar="N",
-        min=1,
-        about="So many of the prompts, the categories in turn; all where left out.",
-    ),
-]
-MaxTokens = Annotated[
-    int,
-    _option(
-        "--max-tokens",
-        panel=_HOW_MUCH,
-        metavar="N",
-        min=1,
-        about="The longest greedy answer, in tokens.",
-    ),
-]
-Samples = Annotated[
-    int | None,
-    _option(
-        "--samples",
-        "-n",
-        panel=_HOW_MUCH,
-        metavar="N",
-        min=1,
-        about="Sampled answers to each prompt, on each side; left out, as many as --detect and "
-        "--power ask for.",
-    ),
-]
-Detect = Annotated[
-    float,
-    _option(
-        "--detect",
-        panel=_HOW_MUCH,
-        metavar="X",
-        about="The difference of two laws of a token that has to be seen, as total variation.",
-    ),
-]
-Power = Annotated[
-    float,
-    _option("--power", panel=_HOW_MUCH, metavar="X", about="The probability of seeing it."),
-]
-FalseAlarmRate = Annotated[
-    float,
-    _option(
-        "--false-alarm-rate",
-        panel=_HOW_MUCH,
-        metavar="X",
-        about="That of the two-sample tests, all together.",
-    ),
-]
-SampleTokens = Annotated[
-    int,
-    _option(
-        "--sample-tokens",
-        panel=_HOW_MUCH,
-        metavar="N",
-        min=1,
-        about="The longest sampled answer, in tokens.",
-    ),
-]
-Seed = Annotated[
-    int,
-    _option("--seed", panel=_HOW_MUCH, metavar="N", min=0, about="Of everything that is drawn."),
-]
+_LOCAL = (
+    "dtype", "storage", "invariant", "trust_remote_code", "allow_pickle", "drafter",
+    "num_draft_tokens", "verify", "draft_model", "draft_storage", "draft_head_tokens",
+    "drafter_option", "raw",
+)  # fmt: skip
+_REMOTE = (
+    "baseline_url", "baseline_model", "api", "concurrency", "timeout", "retries", "api_key_env",
+    "tie_tolerance",
+)  # fmt: skip
+_PLAIN = {
+    "top_k": 0,
+    "top_p": 1.0,
+    "min_p": 0.0,
+    "repetition_penalty": 1.0,
+    "presence_penalty": 0.0,
+    "frequency_penalty": 0.0,
+}
+"""Sampling options that change nothing. Servers are sent those alone that do."""
 
 
 def audit(
-    prompts: Prompts,
-    limit: Limit = None,
-    model: options.Model = DEFAULT_MODEL,
+    ctx: typer.Context,
+    prompts: own.Prompts,
+    limit: own.Limit = None,
+    model: own.Model = None,
     dtype: options.Dtype = "auto",
     storage: options.Storage = "auto",
     invariant: options.Invariant = False,
@@ -130,6 +66,15 @@ def audit(
     draft_head_tokens: options.DraftHeadTokens = None,
     drafter_option: options.DrafterOption = None,
     raw: options.Raw = False,
+    url: own.Url = None,
+    baseline_url: own.BaselineUrl = None,
+    baseline_model: own.BaselineModel = None,
+    api: own.Api = "completions",
+    concurrency: own.Concurrency = 4,
+    timeout: own.Timeout = 120.0,
+    retries: own.Retries = 3,
+    api_key_env: own.ApiKeyEnv = None,
+    tie_tolerance: own.TieTolerance = None,
     temperature: options.Temperature = 1.0,
     top_k: options.TopK = 0,
     top_p: options.TopP = 1.0,
@@ -137,27 +82,28 @@ def audit(
     repetition_penalty: options.RepetitionPenalty = 1.0,
     presence_penalty: options.PresencePenalty = 0.0,
     frequency_penalty: options.FrequencyPenalty = 0.0,
-    max_tokens: MaxTokens = DEFAULT_MAX_TOKENS,
-    samples: Samples = None,
-    sample_tokens: SampleTokens = DEFAULT_SAMPLE_TOKENS,
-    detect: Detect = DEFAULT_DETECT,
-    power: Power = DEFAULT_POWER,
-    false_alarm_rate: FalseAlarmRate = DEFAULT_FALSE_ALARM_RATE,
-    seed: Seed = 0,
+    max_tokens: own.MaxTokens = DEFAULT_MAX_TOKENS,
+    samples: own.Samples = None,
+    sample_tokens: own.SampleTokens = DEFAULT_SAMPLE_TOKENS,
+    detect: own.Detect = DEFAULT_DETECT,
+    power: own.Power = DEFAULT_POWER,
+    false_alarm_rate: own.FalseAlarmRate = DEFAULT_FALSE_ALARM_RATE,
+    seed: own.Seed = 0,
+    html: own.Html = None,
+    markdown: own.Markdown = None,
     as_json: options.AsJson = False,
 ) -> None:
     """Prove that speculation did not change the output, or find where it did.
 
+    Without --url it audits Paceline. With --url and --baseline-url it holds a server that
+    speculates against the same one that does not.
+
     The exit status is 0 for the verdicts pass and tie-limited, 1 for fault, 3 for inconclusive, and
     2 where the input cannot be used.
     """
-    if draft_model is None and (draft_storage or draft_head_tokens):
-        raise InvalidInput(
-            "--draft-storage and --draft-head-tokens go with --draft-model; give one, or leave "
-            "them out"
-        )
+    _check_sides(ctx, url, baseline_url)
+    outputs = Outputs({"--html": html, "--markdown": markdown})
     items = select(read_items(prompts), limit=limit)
-    settings = drafter_settings((), {}, drafter_option or ())
     sampling: dict[str, Any] = {
         "temperature": temperature,
         "top_k": top_k,
@@ -167,64 +113,159 @@ def audit(
         "presence_penalty": presence_penalty,
         "frequency_penalty": frequency_penalty,
     }
-    trust: dict[str, Any] = {
-        "trust_remote_code": trust_remote_code,
-        "allow_pickle": allow_pickle,
-    }
+    settings = drafter_settings((), {}, drafter_option or ())
+    trust = {"trust_remote_code": trust_remote_code, "allow_pickle": allow_pickle}
     threads.give_way_where_busy()
-    with terminal.progress(f"loading {model}") as tell:
-        import paceline
-        from paceline.audit import LocalSettings, SamplingSettings, audit_model
+    with terminal.progress("starting" if url else f"loading {model or DEFAULT_MODEL}") as tell:
+        from paceline.audit import LocalSettings, RemoteSettings, SamplingSettings
         from paceline.types import SamplingParams
 
         # Refuse what cannot work before a model is loaded, which takes seconds.
         SamplingParams(**sampling)
-        if verify is not None:
-            registry.find("verifier", verify)
-        choose_drafter(drafter, settings, draft_model, option="--draft-model")
         sampled = SamplingSettings(
             samples, detect, power, false_alarm_rate, max_tokens=sample_tokens, seed=seed
         )
         sampled.num_samples(len(items))
-        with terminal.transformers_is_quiet():
-            target = paceline.load(
-                model, dtype=dtype, storage=storage, invariant=invariant, progress=tell, **trust
+        if url is None:
+            if verify is not None:
+                registry.find("verifier", verify)
+            choose_drafter(drafter, settings, draft_model, option="--draft-model")
+            parts = _load(
+                model or DEFAULT_MODEL,
+                {"dtype": dtype, "storage": storage, "invariant": invariant, **trust},
+                draft_model,
+                {"storage": draft_storage or "auto", "head_tokens": draft_head_tokens, **trust},
+                tell,
             )
-            draft = None
-            if draft_model is not None:
-                draft = paceline.load(
-                    draft_model,
-                    storage=draft_storage or "auto",
-                    head_tokens=draft_head_tokens,
-                    progress=tell,
-                    **trust,
-                )
-    request: dict[str, Any] = {
-        **sampling,
-        "drafter": drafter,
-        "drafter_options": settings,
-        "num_draft_tokens": num_draft_tokens,
-        "verify": verify,
-    }
-    if draft is not None:
-        request["draft_model"] = draft
-    chat = not raw and bool(getattr(target.tokenizer, "chat_template", None))
-    with audit_view.progress() as tell_step:
-        found = audit_model(
-            target,
-            [_named(item, chat=chat) for item in items],
-            request,
-            LocalSettings(max_tokens=max_tokens, seed=seed, sampling=sampled),
-            progress=tell_step,
+    if url is not None:
+        assert baseline_url is not None  # _check_sides
+        found = _remote(
+            (url, baseline_url),
+            (model, baseline_model or model),
+            items,
+            RemoteSettings(
+                max_tokens=max_tokens,
+                options={
+                    name: value for name, value in sampling.items() if _PLAIN.get(name) != value
+                },
+                sampling=sampled,
+                concurrency=concurrency,
+                tie_tolerance=tie_tolerance,
+            ),
+            {"api": api, "timeout": timeout, "retries": retries, "headers": _headers(api_key_env)},
         )
-    if as_json:
-        terminal.print_json(found.to_json())
     else:
-        audit_view.show(found)
+        target, draft = parts
+        request: dict[str, Any] = {
+            **sampling,
+            "drafter": drafter,
+            "drafter_options": settings,
+            "num_draft_tokens": num_draft_tokens,
+            "verify": verify,
+            **({} if draft is None else {"draft_model": draft}),
+        }
+        local = LocalSettings(max_tokens=max_tokens, seed=seed, sampling=sampled)
+        found = _local(target, items, request, local, raw=raw)
+    _tell(found, outputs, as_json=as_json)
     raise typer.Exit(found.verdict.exit_code)
+
+
+def _check_sides(ctx: typer.Context, url: str | None, baseline_url: str | None) -> None:
+    """Refuse options of the other kind of audit, rather than leave them out in silence."""
+    if (url is None) != (baseline_url is None):
+        raise InvalidInput(
+            "--url and --baseline-url go together: the server that speculates, and the same model "
+            "served without"
+        )
+    strangers = _REMOTE if url is None else _LOCAL
+    for name in strangers:
+        source = ctx.get_parameter_source(name)
+        if source is not None and source.name == "COMMANDLINE":
+            option = f"--{name.replace('_', '-')}"
+            other = "goes with --url" if url is None else "is for audits without --url"
+            raise InvalidInput(f"{option} {other}; leave it out")
+    draft = ctx.params.get("draft_model")
+    if draft is None and (ctx.params.get("draft_storage") or ctx.params.get("draft_head_tokens")):
+        raise InvalidInput(
+            "--draft-storage and --draft-head-tokens go with --draft-model; give one, or leave "
+            "them out"
+        )
+
+
+def _headers(api_key_env: str | None) -> dict[str, str]:
+    if api_key_env is None:
+        return {}
+    key = os.environ.get(api_key_env)
+    if not key:
+        raise InvalidInput(f"--api-key-env: the environment variable {api_key_env} is not set")
+    return {"Authorization": f"Bearer {key}"}
+
+
+def _load(
+    model: str, how: dict[str, Any], draft_model: str | None, draft_how: dict[str, Any], tell: Any
+) -> tuple[Any, Any]:
+    import paceline
+
+    with terminal.transformers_is_quiet():
+        target = paceline.load(model, progress=tell, **how)
+        if draft_model is None:
+            return target, None
+        return target, paceline.load(draft_model, progress=tell, **draft_how)
+
+
+def _local(
+    target: Any,
+    items: list[Item],
+    request: dict[str, Any],
+    settings: LocalSettings,
+    *,
+    raw: bool,
+) -> Audit:
+    from paceline.audit import audit_model
+
+    chat = not raw and bool(getattr(target.tokenizer, "chat_template", None))
+    named = [_named(item, chat=chat) for item in items]
+    with audit_view.progress() as step:
+        return audit_model(target, named, request, settings, progress=step)
+
+
+def _remote(
+    urls: tuple[str, str],
+    models: tuple[str | None, str | None],
+    items: list[Item],
+    settings: RemoteSettings,
+    how: dict[str, Any],
+) -> Audit:
+    from paceline.audit import Endpoint, EndpointSettings, audit_endpoints
+
+    with (
+        Endpoint(urls[0], EndpointSettings(model=models[0], **how)) as candidate,
+        Endpoint(urls[1], EndpointSettings(model=models[1], **how)) as baseline,
+        audit_view.progress() as step,
+    ):
+        return audit_endpoints(candidate, baseline, items, settings, progress=step)
 
 
 def _named(item: Item, *, chat: bool) -> NamedPrompt:
     from paceline.audit import NamedPrompt
 
     return NamedPrompt(item.id, item.as_prompt(chat=chat))
+
+
+def _tell(found: Audit, outputs: Outputs, *, as_json: bool) -> None:
+    from paceline.audit.report import report
+    from paceline.report import environment, to_html, to_markdown
+
+    machine = environment()
+    if as_json:
+        terminal.print_json({**found.to_json(), "environment": machine})
+    else:
+        audit_view.show(found)
+    written = outputs.write(
+        {
+            "--html": lambda: to_html(report(found, machine)),
+            "--markdown": lambda: to_markdown(report(found, machine)),
+        }
+    )
+    for path in written:
+        terminal.err().print(f"written: {path}", soft_wrap=True)
