@@ -432,7 +432,7 @@ class TestDraftModels:
         assert speculate(references="the END", tokenizer=words).drafter == expected
 
     def test_references_that_are_text_need_a_tokenizer(self) -> None:
-        with pytest.raises(InvalidInput, match="a reference that is text needs a tokenizer"):
+        with pytest.raises(InvalidInput, match="a text to draft from needs a tokenizer"):
             load(tiny_folders.model()).generate([5], drafter_options={"references": "the"})
 
     def test_as_a_setting_of_the_drafter(

@@ -26,6 +26,7 @@ from paceline.controllers.fixed import FixedController
 from paceline.drafters.cascade import CascadeDrafter
 from paceline.drafters.model import ModelDrafter
 from paceline.drafters.ngram import NgramDrafter
+from paceline.drafters.predicted_output import PredictedOutputDrafter
 from paceline.errors import InvalidInput, PacelineError, UnknownName
 from paceline.math.verify.token import TokenVerifier
 from paceline.types import TargetInfo
@@ -209,6 +210,14 @@ class TestDrafters:
     )
     def test_references_that_are_text_are_encoded(self, references: Any, expected: Any) -> None:
         assert made(None, {"references": references}) == NgramDrafter(references=expected)
+
+    def test_a_prediction_that_is_text_is_encoded(self) -> None:
+        for prediction in ("ab", [97, 98]):
+            found = made("predicted-output", {"prediction": prediction})
+            assert found == PredictedOutputDrafter((97, 98))
+        for wrong in (3, b"ab", None, {"a": 1}, [1.5]):
+            with pytest.raises(InvalidInput, match="a prediction must be a text or a list of tok"):
+                made("predicted-output", {"prediction": wrong})
 
     @pytest.mark.parametrize("references", [3, None, {"a": 1}, [3], [[1.5]], [b"ab"], [None]])
     def test_what_is_no_reference(self, references: Any) -> None:

@@ -333,9 +333,7 @@ class LanguageModel:
             options.get("drafter_options"),
             options.get("draft_model"),
             as_target=self._draft_target,
-            encode=lambda text: encode_plain(
-                self._needed_tokenizer("a reference that is text"), text
-            ),
+            encode=lambda text: encode_plain(self._needed_tokenizer("a text to draft from"), text),
         )
 
     def _draft_target(self, source: Any) -> Target:

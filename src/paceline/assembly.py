@@ -87,7 +87,8 @@ def choose_drafter(
     if needed := [name for name in missing if not (needs_model and name == "model")]:
         raise InvalidInput(
             f"drafter {drafter!r} needs the setting {needed[0]!r}; give it in drafter_options, on "
-            "the command line with --drafter-option NAME=VALUE (texts with --reference FILE)"
+            "the command line with --drafter-option NAME=VALUE (texts with --reference or "
+            "--prediction FILE)"
         )
     if not needs_model:
         if draft_model is not None:
@@ -200,7 +201,7 @@ def make_drafter(
         as_target: turns a draft model as it was given into a target. Called once it is sure that
             the drafter takes one, since that may load it.
         encode: the token ids of a text amid others, for the setting `references`: a text, or a
-            list of texts and of token ids.
+            list of texts and of token ids; and for `prediction`: a text or token ids.
 
     Raises:
         PacelineError: see `choose_drafter`; a setting that the drafter refuses.
@@ -224,6 +225,8 @@ def _build(
     chosen = dict(choice.settings)
     if "references" in chosen:
         chosen["references"] = encode_references(chosen["references"], encode)
+    if "prediction" in chosen:
+        chosen["prediction"] = _token_ids("a prediction", chosen["prediction"], encode)
     if choice.draft_model is not None:
         chosen["model"] = as_target(choice.draft_model)
     if choice.parts:
@@ -291,7 +294,7 @@ def encode_references(
             "references must be a text, or a list of texts and of lists of token ids; it is "
             f"{references!r:.80}"
         )
-    return tuple(_token_ids(reference, encode) for reference in references)
+    return tuple(_token_ids("a reference", reference, encode) for reference in references)
 
 
 def check_same_tokenizer(ours: Any, theirs: Any, *, target: str, draft: str) -> None:
@@ -327,16 +330,16 @@ def warn_of_vocabularies(target: TargetInfo, draft: TargetInfo) -> None:
         )
 
 
-def _token_ids(reference: Any, encode: Callable[[str], Sequence[int]]) -> tuple[int, ...]:
-    if isinstance(reference, str):
-        return tuple(encode(reference))
+def _token_ids(what: str, given: Any, encode: Callable[[str], Sequence[int]]) -> tuple[int, ...]:
+    if isinstance(given, str):
+        return tuple(encode(given))
     try:
-        if isinstance(reference, (bytes, Mapping)):
+        if isinstance(given, (bytes, Mapping)):
             raise TypeError
-        return tuple(operator.index(token) for token in reference)
+        return tuple(operator.index(token) for token in given)
     except TypeError:
         raise InvalidInput(
-            f"a reference must be a text or a list of token ids; it is {reference!r:.80}"
+            f"{what} must be a text or a list of token ids; it is {given!r:.80}"
         ) from None
 
 

@@ -76,6 +76,7 @@ def generate(
     draft_storage: options.DraftStorage = None,
     draft_head_tokens: options.DraftHeadTokens = None,
     reference: options.Reference = None,
+    prediction: options.Prediction = None,
     max_ngram: options.MaxNgram = None,
     min_ngram: options.MinNgram = None,
     ngram_match: options.NgramMatch = None,
@@ -113,6 +114,7 @@ def generate(
         reference or (),
         {"max_ngram": max_ngram, "min_ngram": min_ngram, "match": ngram_match},
         drafter_option or (),
+        prediction,
     )
     sampling: dict[str, Any] = {
         "temperature": temperature,

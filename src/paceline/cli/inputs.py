@@ -74,7 +74,10 @@ def read_text(option: str, file: Path) -> str:
 
 
 def drafter_settings(
-    references: Sequence[Path], ngram: dict[str, Any], others: Sequence[str]
+    references: Sequence[Path],
+    ngram: dict[str, Any],
+    others: Sequence[str],
+    prediction: Path | None = None,
 ) -> dict[str, Any]:
     """The settings of a drafter, from the options of `ngram` and from NAME=VALUE.
 
@@ -88,6 +91,8 @@ def drafter_settings(
     settings = {name: value for name, value in ngram.items() if value is not None}
     if references:
         settings["references"] = [read_text("--reference", file) for file in references]
+    if prediction is not None:
+        settings["prediction"] = read_text("--prediction", prediction)
     for item in others:
         name, equals, value = item.partition("=")
         if not equals or not name:

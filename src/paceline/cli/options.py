@@ -175,6 +175,15 @@ Reference = Annotated[
         about="A text that the answer may quote, for ngram and reference. Repeatable.",
     ),
 ]
+Prediction = Annotated[
+    Path | None,
+    _option(
+        "--prediction",
+        panel=_DRAFT,
+        metavar="FILE",
+        about="The text that the answer is expected to be, edits aside, for predicted-output.",
+    ),
+]
 MaxNgram = Annotated[
     int | None,
     _option("--max-ngram", metavar="N", panel=_DRAFT, about="The longest n that ngram looks up."),

@@ -132,7 +132,7 @@ def speculate(
 
     def encode(text: str) -> list[int]:
         if tokenizer is None:
-            raise InvalidInput("references that are text need the tokenizer; pass it as well")
+            raise InvalidInput("texts to draft from need the tokenizer; pass it as well")
         return encode_plain(tokenizer, text)
 
     made = make_drafter(
