@@ -73,6 +73,8 @@ def test_a_draft_that_is_no_tree_is_refused(arguments: dict[str, Any]) -> None:
         {"temperature": math.inf},
         {"temperature": "warm"},
         {"temperature": None},
+        {"temperature": "1"},
+        {"temperature": True},
         {"top_k": -1},
         {"top_k": 2.0},
         {"top_k": True},

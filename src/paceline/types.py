@@ -530,6 +530,8 @@ def require_finite(
 ) -> None:
     """Store `value` on the frozen `owner` as a float within [low, high], or raise."""
     try:
+        if isinstance(value, (bool, str, bytes)):
+            raise TypeError  # float would take them
         number = float(value)
     except (TypeError, ValueError, OverflowError):
         raise InvalidInput(f"{name} must be a number; it is {value!r}") from None
