@@ -11,7 +11,7 @@ from typer.main import get_command
 from paceline.cli.main import app
 
 ROOT = Path(__file__).parent.parent.parent
-PAGES = ["README.md", "docs/cli.md"]
+PAGES = ["README.md", "docs/bench.md", "docs/cli.md", "docs/replay.md"]
 
 
 @pytest.fixture(scope="module")
@@ -30,7 +30,9 @@ def test_the_reference_is_that_of_the_code(cli_reference):
 
 def test_the_reference_names_every_option_of_the_help(cli_reference, run):
     reference = cli_reference.reference()
-    for command in ("demo", "generate", "plan", "audit", "drafters", "models"):
+    for command in (
+        "demo", "generate", "bench", "replay", "plan", "audit", "drafters", "models",
+    ):  # fmt: skip
         options = set(re.findall(r"--[a-z][a-z-]+", run(command, "--help").stdout)) - {"--help"}
         section = re.split(rf"^### paceline {command}$", reference, flags=re.MULTILINE)[1]
         section = re.split(r"^### ", section, flags=re.MULTILINE)[0]
@@ -44,7 +46,8 @@ def commands_in(page):
     for block in re.findall(r"```bash\n(.*?)```", text, re.DOTALL):
         for line in block.replace("\\\n", " ").splitlines():
             for part in re.findall(r"(?:^|\| )(paceline .*)", line):
-                yield shlex.split(part, comments=True)[1:]
+                words = shlex.split(part, comments=True)[1:]
+                yield words[: words.index(">")] if ">" in words else words
 
 
 @pytest.mark.parametrize("page", PAGES)

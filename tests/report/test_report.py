@@ -73,7 +73,7 @@ def some_figures() -> list[Figure]:
     made = {
         "speed": figures.intervals(values, label="speed-up", reference=1.0),
         "time": figures.stacked(
-            {"a": {"draft": 1.0, "target": 2.0}, "b": {"target": 3.0}}, label="s"
+            {"a": {"draft": 1.0, "target": 2.0}, "b" * 90: {"target": 3.0}}, label="s"
         ),
         "place": figures.lines(
             {"a": [(1, (0.9, 0.8, 1.0)), (2, (0.5, None, None))]}, x_label="x", y_label="y"

@@ -10,7 +10,15 @@ from typing import Any
 import pytest
 
 from paceline.errors import InvalidInput
-from paceline.workload import Item, read_items, read_records, read_texts, records, select
+from paceline.workload import (
+    Item,
+    read_items,
+    read_records,
+    read_texts,
+    records,
+    select,
+    to_json,
+)
 
 USER = {"role": "user", "content": "Hello"}
 ANSWER = {"role": "assistant", "content": "Hi"}
@@ -90,6 +98,8 @@ def test_line_separators_within_a_text_end_no_line(tmp_path: Path) -> None:
         ({"messages": [ANSWER]}, "messages need a prompt before"),
         ({"messages": [USER, ANSWER], "answer": "x"}, "the answer is given twice"),
         ({"prompt": "x", "category": 3}, "category must be a text"),
+        ({"prompt": "x", "answer_token_ids": [1, -2]}, "answer_token_ids must be a list"),
+        ({"prompt": "x", "max_tokens": 0}, "max_tokens must be a whole number above 0"),
         ({"prompt": "x", "answer": []}, "answer must be a text"),
         ({"prompt": "x", "id": "first"}, "the id 'first' stands on line 1 already"),
     ],
@@ -166,3 +176,12 @@ def test_a_text_prompt_becomes_a_message_where_there_is_a_template() -> None:
     assert item.as_prompt(chat=False) == "Hello"
     assert Item("1", (USER,)).as_prompt(chat=False) == [USER]
     assert list(records([item])) == []
+
+
+def test_what_is_written_is_read_again(tmp_path: Path) -> None:
+    items = [
+        Item("a", "Hello", "x", answer="Hi", answer_tokens=(1, 2), max_tokens=8),
+        Item("b", (USER,), answer="Hi"),
+    ]
+    found = read_records(lines(tmp_path, *map(to_json, items)))
+    assert list(map(to_json, found)) == list(map(to_json, items))

@@ -14,7 +14,7 @@ import typer
 from typer.core import TyperGroup
 
 import paceline
-from paceline.cli import audit, demo, drafters, generate, models, plan, terminal
+from paceline.cli import audit, bench, demo, drafters, generate, models, plan, replay, terminal
 from paceline.errors import PacelineError
 
 # The base class of every mistake in the command line itself. typer does not export it, but
@@ -98,6 +98,8 @@ app = typer.Typer(
 )
 app.command("demo")(demo.demo)
 app.command("generate")(generate.generate)
+app.command("bench")(bench.bench)
+app.command("replay")(replay.replay)
 app.command("plan")(plan.plan)
 app.command("audit")(audit.audit)
 app.command("drafters")(drafters.drafters)

@@ -72,11 +72,24 @@ def canvas(height: float, width: float = WIDTH) -> tuple[Canvas, Axes]:
     return figure, axes
 
 
+def shortened(text: str, length: int = 44) -> str:
+    """The text with its middle left out where it is longer; names tend to differ at the ends.
+
+    >>> shortened("model,draft=somewhere,k=3", 12)
+    'model,...k=3'
+    """
+    if len(text) <= length:
+        return text
+    tail = (length - 3) // 3
+    return f"{text[: length - 3 - tail]}...{text[-tail:]}"
+
+
 def legend(axes: Axes, columns: int = 2) -> None:
     """A legend above the plot, where it covers nothing."""
     handles, labels = axes.get_legend_handles_labels()
     if len(labels) < 2:
         return
+    labels = [shortened(label) for label in labels]
     axes.legend(
         handles,
         labels,
@@ -171,7 +184,7 @@ def intervals(
     if reference is not None:
         axes.axvline(reference, color=MUTED, linewidth=1.2, linestyle="--")
     axes.grid(visible=False, axis="y")
-    axes.set_yticks(range(len(groups)), groups)
+    axes.set_yticks(range(len(groups)), [shortened(group, 18) for group in groups])
     axes.set_ylim(len(groups) - 0.5, -0.5)
     axes.set_xlabel(label)
     legend(axes)
@@ -238,15 +251,18 @@ def stacked(rows: Mapping[str, Mapping[str, float]], *, label: str) -> Canvas:
         label: of the axis.
     """
     parts = list(dict.fromkeys(part for values in rows.values() for part in values))
-    figure, axes = canvas(1.2 + 0.32 * len(rows))
+    figure, axes = canvas(1.2 + 0.42 * len(rows))
     left = [0.0] * len(rows)
     for place, part in enumerate(parts):
         widths = [values.get(part, 0.0) for values in rows.values()]
-        axes.barh(range(len(rows)), widths, left=left, height=0.62, color=colour(place), label=part)
+        axes.barh(range(len(rows)), widths, left=left, height=0.45, color=colour(place), label=part)
         left = [a + b for a, b in zip(left, widths, strict=True)]
     axes.grid(visible=False, axis="y")
-    axes.set_yticks(range(len(rows)), list(rows))
-    axes.set_ylim(len(rows) - 0.5, -0.5)
+    axes.set_yticks([])
+    for place, name in enumerate(rows):
+        # Above its bar: a long name at the side would leave no room for the bar.
+        axes.text(0, place - 0.28, shortened(name, 52), va="bottom", fontsize=9, color=INK)
+    axes.set_ylim(len(rows) - 0.6, -0.7)
     axes.set_xlabel(label)
     legend(axes, columns=3)
     return figure

@@ -26,7 +26,8 @@ def read_items(file: str | Path) -> list[Item]:
     - `messages`: chat messages with `role` and `content`, as OpenAI has them; an assistant's
       message at the end is the recorded answer, not part of the prompt;
 
-    and may have `category`, `answer` (what was recorded) and `question_id` or `id`. Other keys are
+    and may have `category`, `answer` (what was recorded; with `answer_token_ids` and `max_tokens`
+    where they are known) and `question_id` or `id`. Other keys are
     left alone, since data sets carry many. Any other file is plain text, one prompt a line. Empty
     lines are skipped.
 

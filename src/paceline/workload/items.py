@@ -23,6 +23,9 @@ class Item:
         answer: what was recorded behind the prompt; None where nothing was.
         later_turns: what the user said after the first answer, in Spec-Bench's format. It belongs
             to an answer that is not known, so it is no part of the prompt.
+        answer_tokens: the token ids of the answer, where they were recorded: a text alone may
+            be cut into tokens in another way than the model wrote it.
+        max_tokens: the limit under which the answer was made, where it was recorded.
         source: file and line, for messages.
     """
 
@@ -31,6 +34,8 @@ class Item:
     category: str = UNCATEGORIZED
     answer: str | None = None
     later_turns: tuple[str, ...] = ()
+    answer_tokens: tuple[int, ...] | None = None
+    max_tokens: int | None = None
     source: str = ""
 
     def as_prompt(self, *, chat: bool) -> str | list[dict[str, str]]:
@@ -90,7 +95,34 @@ def parse(value: Mapping[str, Any], source: str, number: int) -> Item:
             raise InvalidInput(f"{source}: prompt must be a text; it is {prompt!r:.80}")
     if not prompt:
         raise InvalidInput(f"{source}: the prompt is empty; give some text, or leave the line out")
-    return Item(str(own), prompt, category or UNCATEGORIZED, answer, later, source)
+    return Item(
+        id=str(own),
+        prompt=prompt,
+        category=category or UNCATEGORIZED,
+        answer=answer,
+        later_turns=later,
+        answer_tokens=_answer_tokens(value, source),
+        max_tokens=_max_tokens(value, source),
+        source=source,
+    )
+
+
+def to_json(item: Item) -> dict[str, Any]:
+    """The object that `parse` reads the item from.
+
+    >>> to_json(Item("1", "a", answer="b"))
+    {'id': '1', 'category': 'all', 'prompt': 'a', 'answer': 'b'}
+    """
+    chat = not isinstance(item.prompt, str)
+    found: dict[str, Any] = {
+        "id": item.id,
+        "category": item.category,
+        "messages" if chat else "prompt": list(item.prompt) if chat else item.prompt,
+        "answer": item.answer,
+        "answer_token_ids": None if item.answer_tokens is None else list(item.answer_tokens),
+        "max_tokens": item.max_tokens,
+    }
+    return {name: value for name, value in found.items() if value is not None}
 
 
 def records(items: Iterable[Item]) -> Iterator[Item]:
@@ -118,7 +150,14 @@ def records(items: Iterable[Item]) -> Iterator[Item]:
             answers.append((item.prompt, item.answer))
         for number, (prompt, answer) in enumerate(answers, start=1):
             own = item.id if len(answers) == 1 else f"{item.id}.{number}"
-            yield replace(item, id=own, prompt=prompt, answer=answer)
+            last = number == len(answers) and answer == item.answer
+            yield replace(
+                item,
+                id=own,
+                prompt=prompt,
+                answer=answer,
+                answer_tokens=item.answer_tokens if last else None,
+            )
 
 
 def select(
@@ -164,6 +203,26 @@ def _text(value: Mapping[str, Any], key: str, source: str) -> str | None:
     found = value.get(key)
     if found is not None and not isinstance(found, str):
         raise InvalidInput(f"{source}: {key} must be a text; it is {found!r:.80}")
+    return found
+
+
+def _answer_tokens(value: Mapping[str, Any], source: str) -> tuple[int, ...] | None:
+    found = value.get("answer_token_ids")
+    if found is None:
+        return None
+    if not isinstance(found, list) or not all(type(token) is int and token >= 0 for token in found):
+        raise InvalidInput(
+            f"{source}: answer_token_ids must be a list of token ids; it is {found!r:.80}"
+        )
+    return tuple(found)
+
+
+def _max_tokens(value: Mapping[str, Any], source: str) -> int | None:
+    found = value.get("max_tokens")
+    if found is not None and (type(found) is not int or found < 1):
+        raise InvalidInput(
+            f"{source}: max_tokens must be a whole number above 0; it is {found!r:.80}"
+        )
     return found
 
 

@@ -1,0 +1,1 @@
+"""The benchmark: what each method gives on your prompts and machine, with its uncertainty."""

@@ -1,0 +1,39 @@
+"""The order of the runs: method by method on each prompt, so that noise falls on all alike."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+
+class Step(NamedTuple):
+    """One run: `method` 0 is plain decoding."""
+
+    item: int
+    method: int
+
+
+def schedule(num_items: int, num_methods: int, repeats: int) -> Iterator[Step]:
+    """Every run, in order.
+
+    On each prompt, `repeats` times, every method has a turn and plain decoding has two, half a
+    cycle apart: their ratio is 1 but for noise, which is how the noise is known. The cycle is
+    rotated from turn to turn, so that no method always comes behind the same other one or first.
+
+    Example:
+        >>> [step.method for step in schedule(2, 3, 1)]
+        [0, 1, 0, 2, 1, 0, 2, 0]
+    """
+    others = list(range(1, num_methods))
+    half = (len(others) + 1) // 2
+    cycle = [0, *others[:half], 0, *others[half:]]
+    for item in range(num_items):
+        for repeat in range(repeats):
+            shift = (item * repeats + repeat) % len(cycle)
+            for method in cycle[shift:] + cycle[:shift]:
+                yield Step(item, method)
+
+
+def num_steps(num_items: int, num_methods: int, repeats: int) -> int:
+    """How many runs `schedule` makes."""
+    return num_items * repeats * (num_methods + 1)

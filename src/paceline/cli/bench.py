@@ -1,0 +1,375 @@
+"""`paceline bench`: every method on your own prompts, in turns, with what noise can do."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from paceline.cli import options, terminal, threads
+from paceline.cli.counting import counting
+from paceline.errors import InvalidInput, MissingExtra
+from paceline.report.files import Outputs
+from paceline.workload import Item, read_items, select, to_json
+from paceline.workload.methods import DraftSource, Method, parse_methods
+
+if TYPE_CHECKING:
+    from paceline.api import LanguageModel
+    from paceline.bench.results import BenchResult, Difference
+    from paceline.bench.running import Setting
+    from paceline.bench.runs import Run
+
+_PROMPTS, _RUN, _OUTPUT = "Prompts", "Run", "Output"
+
+INTERRUPTED = 130
+
+PromptsFile = Annotated[
+    str,
+    typer.Option(
+        "--prompts",
+        metavar="FILE",
+        rich_help_panel=_PROMPTS,
+        help="JSON lines with turns, prompt or messages, and category; or plain text, a prompt a "
+        "line. - is standard input.",
+    ),
+]
+Categories = Annotated[
+    str | None,
+    typer.Option(
+        "--categories",
+        metavar="A,B",
+        rich_help_panel=_PROMPTS,
+        help="Prompts of these categories alone.",
+    ),
+]
+PerCategory = Annotated[
+    int | None,
+    typer.Option(
+        "--per-category",
+        metavar="N",
+        min=1,
+        rich_help_panel=_PROMPTS,
+        help="The first N prompts of each category.",
+    ),
+]
+Limit = Annotated[
+    int | None,
+    typer.Option(
+        "--limit",
+        metavar="N",
+        min=1,
+        rich_help_panel=_PROMPTS,
+        help="At most N prompts, the categories in turn.",
+    ),
+]
+Methods = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--method",
+        metavar="METHOD",
+        rich_help_panel="Drafting",
+        help="A drafter and settings, as in ngram,k=2,4 or model,draft=NAME,k=5 or "
+        "ngram+model,k=auto; several values make several methods. Repeatable. Plain decoding is "
+        "always in.",
+    ),
+]
+Repeats = Annotated[
+    int,
+    typer.Option(
+        "--repeats", metavar="N", min=1, rich_help_panel=_RUN, help="Runs of a method on a prompt."
+    ),
+]
+Markdown = Annotated[
+    Path | None,
+    typer.Option(
+        "--markdown", metavar="FILE", rich_help_panel=_OUTPUT, help="Write the report as Markdown."
+    ),
+]
+Html = Annotated[
+    Path | None,
+    typer.Option(
+        "--html",
+        metavar="FILE",
+        rich_help_panel=_OUTPUT,
+        help="Write the report as one HTML file, with plots.",
+    ),
+]
+SaveAnswers = Annotated[
+    Path | None,
+    typer.Option(
+        "--save-answers",
+        metavar="FILE",
+        rich_help_panel=_OUTPUT,
+        help="Write the answers of plain decoding, for `paceline replay`.",
+    ),
+]
+Seed = Annotated[
+    int,
+    typer.Option(
+        "--seed",
+        metavar="N",
+        rich_help_panel="Sampling",
+        help="Of the first prompt; each has its own, the same for every method.",
+    ),
+]
+
+
+def bench(
+    prompts: PromptsFile,
+    method: Methods = None,
+    model: options.Model = "smollm2-135m",
+    categories: Categories = None,
+    per_category: PerCategory = None,
+    limit: Limit = None,
+    raw: options.Raw = False,
+    dtype: options.Dtype = "auto",
+    storage: options.Storage = "auto",
+    invariant: options.Invariant = False,
+    trust_remote_code: options.TrustRemoteCode = False,
+    allow_pickle: options.AllowPickle = False,
+    draft_model: options.DraftModel = None,
+    draft_storage: options.DraftStorage = None,
+    draft_head_tokens: options.DraftHeadTokens = None,
+    temperature: options.Temperature = 0.0,
+    top_k: options.TopK = 0,
+    top_p: options.TopP = 1.0,
+    min_p: options.MinP = 0.0,
+    seed: Seed = 0,
+    max_tokens: options.MaxTokens = 128,
+    repeats: Repeats = 1,
+    as_json: options.AsJson = False,
+    markdown: Markdown = None,
+    html: Html = None,
+    save_answers: SaveAnswers = None,
+) -> None:
+    """Measure what each method gives on your prompts. Ctrl-C keeps what was measured."""
+    # Whatever can be wrong is found before the models are loaded and anything is run.
+    require_extra(plots=html is not None)
+    outputs = Outputs({"--html": html, "--markdown": markdown, "--save-answers": save_answers})
+    default = default_draft(draft_model, draft_storage, draft_head_tokens)
+    methods = parse_methods(method or (), default)
+    if len(methods) == 1:
+        raise InvalidInput(
+            "there is nothing to compare with plain decoding; give --method, as in "
+            "--method ngram,k=4"
+        )
+    items = select(
+        read_items(prompts),
+        categories=categories.split(",") if categories else None,
+        per_category=per_category,
+        limit=limit,
+    )
+    if max_tokens < 1:
+        raise InvalidInput("there is nothing to time in an answer without tokens; --max-tokens 1")
+    sampling = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "min_p": min_p}
+    threads.give_way_where_busy()
+    loading: dict[str, Any] = {"trust_remote_code": trust_remote_code, "allow_pickle": allow_pickle}
+    target, drafts = load_models(
+        model,
+        methods,
+        {"dtype": dtype, "storage": storage, "invariant": invariant},
+        loading,
+        sampling,
+    )
+    from paceline.bench.running import Setting, check
+    from paceline.report.environment import environment
+
+    chat = not raw and bool(getattr(target.tokenizer, "chat_template", None))
+    setting = Setting(
+        model=target,
+        prompts=[item.as_prompt(chat=chat) for item in items],
+        methods=[item.options(drafts) for item in methods],
+        common={**sampling, "max_tokens": max_tokens},
+        seed=seed,
+    )
+    check(setting, [item.source for item in items])
+    if later := sum(bool(item.later_turns) for item in items):
+        terminal.note(f"{later} prompts have further turns; the first one alone is the prompt")
+    about = {
+        "model": model,
+        "prompts_file": prompts,
+        "environment": environment(),
+        "options": {
+            **sampling,
+            "max_tokens": max_tokens,
+            "seed": seed,
+            "repeats": repeats,
+            "chat_template": chat,
+            "dtype": str(getattr(target.decoder, "dtype", dtype)).removeprefix("torch."),
+            "storage": storage,
+            "invariant": invariant,
+        },
+    }
+    result = measure(setting, items, methods, repeats, about)
+    if not any(run.method for run in result.runs):
+        terminal.error("interrupted before a method was measured; there is nothing to report")
+        raise typer.Exit(INTERRUPTED)
+    _tell(result, outputs, target, max_tokens, as_json=as_json, chat=chat)
+    if result.interrupted:
+        terminal.error("interrupted; the report holds what was measured")
+        raise typer.Exit(INTERRUPTED)
+
+
+def require_extra(*, plots: bool) -> None:
+    """Raise unless what the measurement needs is installed.
+
+    Raises:
+        MissingExtra: names the install line.
+    """
+    try:
+        import psutil  # noqa: F401
+        import scipy  # noqa: F401
+    except ImportError as error:
+        raise MissingExtra.needed("workbench", "benchmarks") from error
+    if plots:
+        from paceline.report.figures import require
+
+        require()
+
+
+def default_draft(
+    name: str | None, storage: str | None, head_tokens: int | None
+) -> DraftSource | None:
+    """The draft model of the options, for methods that name none."""
+    if name is None:
+        if storage or head_tokens:
+            raise InvalidInput(
+                "--draft-storage and --draft-head-tokens go with --draft-model; give one, or "
+                "write draft=NAME,storage=KIND in the method"
+            )
+        return None
+    return DraftSource(name, storage or "auto", head_tokens)
+
+
+def load_models(
+    name: str,
+    methods: list[Method],
+    target_options: dict[str, Any],
+    trust: dict[str, Any],
+    sampling: dict[str, Any],
+) -> tuple[LanguageModel, dict[DraftSource, LanguageModel]]:
+    """The target, and every draft model once."""
+    with terminal.progress(f"loading {name}") as tell:
+        import paceline
+        from paceline.types import SamplingParams
+
+        SamplingParams(**sampling)
+        with terminal.transformers_is_quiet():
+            target = paceline.load(name, progress=tell, **target_options, **trust)
+            drafts = {
+                source: paceline.load(
+                    source.name,
+                    storage=source.storage,  # type: ignore[arg-type]
+                    head_tokens=source.head_tokens,
+                    progress=tell,
+                    **trust,
+                )
+                for source in dict.fromkeys(item.draft for item in methods)
+                if source is not None
+            }
+    return target, drafts
+
+
+def measure(
+    setting: Setting,
+    items: list[Item],
+    methods: list[Method],
+    repeats: int,
+    about: dict[str, Any],
+) -> BenchResult:
+    """Make all runs, until the end or until the user stops; look into what differs."""
+    from paceline.bench import running
+    from paceline.bench.results import BenchResult
+    from paceline.bench.schedule import num_steps, schedule
+
+    total = num_steps(len(items), len(methods), repeats)
+    found: list[Run] = []
+    interrupted = False
+    with counting(total) as step:
+        try:
+            step("warming up")
+            running.warm_up(setting)
+            for at in schedule(len(items), len(methods), repeats):
+                if found:
+                    step(f"{items[at.item].id}: {methods[at.method].name}")
+                found.append(running.run(setting, at))
+        except KeyboardInterrupt:
+            interrupted = True
+    return BenchResult(
+        items=items,
+        methods=methods,
+        runs=found,
+        differences=_differences(setting, methods, found, look=not interrupted),
+        interrupted=interrupted,
+        about=about,
+    )
+
+
+def _differences(
+    setting: Setting, methods: list[Method], found: list[Run], *, look: bool
+) -> dict[int, list[Difference]]:
+    """Every answer that differs where it should not, and why."""
+    from paceline.bench import running
+    from paceline.bench.results import Difference
+
+    if setting.common["temperature"]:
+        return {}  # tokens are drawn, and drafts take draws of their own
+    different: dict[int, list[Difference]] = {place: [] for place in range(len(methods))}
+    for (item, place), position in running.differing(found).items():
+        try:
+            parting = running.parting(setting, item, place, position) if look else None
+        except KeyboardInterrupt:
+            look, parting = False, None
+        different[place].append(Difference(item, place, position, parting, look))
+    return different
+
+
+def _tell(
+    result: BenchResult,
+    outputs: Outputs,
+    target: LanguageModel,
+    max_tokens: int,
+    *,
+    as_json: bool,
+    chat: bool,
+) -> None:
+    from paceline.bench.report import report, terminal_sections
+    from paceline.report import to_html, to_markdown
+    from paceline.report.console import show
+
+    if as_json:
+        terminal.print_json(result.to_json())
+    else:
+        for section in terminal_sections(result):
+            show(terminal.out(), section)
+    written = outputs.write(
+        {
+            "--html": lambda: to_html(report(result)),
+            "--markdown": lambda: to_markdown(report(result, plots=False)),
+            "--save-answers": lambda: _answers(result, target, max_tokens),
+        }
+    )
+    for path in written:
+        terminal.err().print(f"written: {path}", soft_wrap=True)
+
+
+def _answers(result: BenchResult, target: LanguageModel, max_tokens: int) -> str:
+    """The first answer of plain decoding to each prompt, as JSON lines."""
+    from dataclasses import replace
+
+    lines = []
+    done: set[int] = set()
+    for run in result.runs:
+        if run.method or run.item in done:
+            continue
+        done.add(run.item)
+        text = ""
+        if target.tokenizer is not None:
+            text = target.tokenizer.decode(list(run.tokens), skip_special_tokens=True)
+        item = replace(
+            result.items[run.item], answer=text, answer_tokens=run.tokens, max_tokens=max_tokens
+        )
+        lines.append(json.dumps(to_json(item), ensure_ascii=False) + "\n")
+    return "".join(lines)

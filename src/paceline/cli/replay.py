@@ -1,0 +1,230 @@
+"""`paceline replay`: acceptance from recorded text, without generating."""
+
+from __future__ import annotations
+
+from time import perf_counter
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from paceline import registry
+from paceline.assembly import make_drafter
+from paceline.cli import bench, options, terminal, threads
+from paceline.cli.counting import counting
+from paceline.errors import InvalidInput
+from paceline.report.files import Outputs
+from paceline.workload import read_records, select
+from paceline.workload.methods import Method, parse_methods
+
+if TYPE_CHECKING:
+    from paceline.protocols import Drafter
+    from paceline.replay.drafts import Reader
+
+DEFAULT_LENGTH = 5
+
+Records = Annotated[
+    str,
+    typer.Option(
+        "--records",
+        metavar="FILE|FOLDER",
+        rich_help_panel="Records",
+        help="Recorded answers: JSON lines with prompt and answer, or chat messages; a folder of "
+        "texts; - is standard input.",
+    ),
+]
+TextBy = Annotated[
+    Literal["target", "others"],
+    typer.Option(
+        "--text-by",
+        metavar="target|others",
+        rich_help_panel="Records",
+        help="Who wrote the answers: this model, under these sampling options; or anybody. The "
+        "model's own greedy text is replayed without running the model.",
+    ),
+]
+Methods = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--method",
+        metavar="METHOD",
+        rich_help_panel="Drafting",
+        help="A drafter and settings, as in ngram,k=2,4 or model,draft=NAME,k=5. Repeatable.",
+    ),
+]
+Timed = Annotated[
+    bool,
+    typer.Option(
+        "--timed/--untimed",
+        metavar="",
+        rich_help_panel="Run",
+        help="Load the target and time it, to predict the speed-up; or leave that out.",
+    ),
+]
+
+
+def replay(
+    records: Records,
+    method: Methods = None,
+    model: options.Model = "smollm2-135m",
+    text_by: TextBy = "others",
+    categories: bench.Categories = None,
+    per_category: bench.PerCategory = None,
+    limit: bench.Limit = None,
+    raw: options.Raw = False,
+    dtype: options.Dtype = "auto",
+    storage: options.Storage = "auto",
+    trust_remote_code: options.TrustRemoteCode = False,
+    allow_pickle: options.AllowPickle = False,
+    draft_model: options.DraftModel = None,
+    draft_storage: options.DraftStorage = None,
+    draft_head_tokens: options.DraftHeadTokens = None,
+    temperature: options.Temperature = 0.0,
+    top_k: options.TopK = 0,
+    top_p: options.TopP = 1.0,
+    min_p: options.MinP = 0.0,
+    seed: bench.Seed = 0,
+    timed: Timed = True,
+    as_json: options.AsJson = False,
+    markdown: bench.Markdown = None,
+    html: bench.Html = None,
+) -> None:
+    """Find the acceptance of drafters on recorded text, and the speed that it would give."""
+    if html is not None:
+        bench.require_extra(plots=True)
+    outputs = Outputs({"--html": html, "--markdown": markdown})
+    default = bench.default_draft(draft_model, draft_storage, draft_head_tokens)
+    methods = parse_methods(method or (), default, with_plain=False)
+    if not methods:
+        raise InvalidInput("there is no drafter to replay; give --method, as in --method ngram,k=4")
+    for item in methods:
+        _refuse(item)
+    items = select(
+        read_records(records),
+        categories=categories.split(",") if categories else None,
+        per_category=per_category,
+        limit=limit,
+    )
+    sampling: dict[str, Any] = {
+        "temperature": temperature,
+        "top_k": top_k,
+        "top_p": top_p,
+        "min_p": min_p,
+    }
+    threads.give_way_where_busy()
+    trust = {"trust_remote_code": trust_remote_code, "allow_pickle": allow_pickle}
+    from paceline.replay.drafts import Reader
+    from paceline.replay.results import replay as run
+    from paceline.replay.texts import tokenize
+    from paceline.report.environment import environment
+    from paceline.types import SamplingParams
+
+    params = SamplingParams(**sampling)
+    own_greedy = text_by == "target" and params.is_greedy
+    needs_target = timed or not own_greedy or any(item.draft is not None for item in methods)
+    if needs_target:
+        target, drafts = bench.load_models(
+            model, methods, {"dtype": dtype, "storage": storage}, trust, sampling
+        )
+        tokenizer, info = target.tokenizer, target.target.info
+        drafters = [
+            target.prepare(["x"], **item.options(drafts))[0].request.drafter for item in methods
+        ]
+        reader = Reader(info, params, target.target, text_by == "target", seed)
+    else:
+        tokenizer, reader = _tokenizer_alone(model, params, seed, trust)
+        info = reader.info
+        drafters = [_built(item, tokenizer) for item in methods]
+    chat = not raw and bool(getattr(tokenizer, "chat_template", None))
+    texts, num_cut = tokenize(
+        items, tokenizer, chat=chat, vocab_size=info.vocab_size, max_length=info.max_length
+    )
+    if num_cut:
+        terminal.note(f"{num_cut} texts were cut at the context of {info.max_length} tokens")
+    about: dict[str, Any] = {
+        "model": model,
+        "records": records,
+        "environment": environment(),
+        "options": {
+            **sampling,
+            "seed": seed,
+            "text_by": text_by,
+            "chat_template": chat,
+            "storage": storage,
+        },
+    }
+    start = perf_counter()
+    try:
+        with counting(len(texts) * len(methods) + 1) as step:
+            result = run(reader, texts, methods, drafters, DEFAULT_LENGTH, step, about, timed=timed)
+    except KeyboardInterrupt:
+        terminal.error("interrupted; nothing is reported")
+        raise typer.Exit(bench.INTERRUPTED) from None
+    about["seconds"] = perf_counter() - start
+    _tell(result, outputs, as_json=as_json)
+
+
+def _refuse(method: Method) -> None:
+    """Refuse what a recorded text says nothing about."""
+    if method.num_draft_tokens == "auto":
+        raise InvalidInput(
+            f"--method {method.name}: k=auto depends on the time of each round, which a recorded "
+            "text does not have; give a number, or use `paceline bench`"
+        )
+    if method.verify not in (None, "token"):
+        raise InvalidInput(
+            f"--method {method.name}: a replay follows the rule 'token'; leave verify out, or use "
+            "`paceline bench`"
+        )
+
+
+def _tokenizer_alone(
+    name: str, params: Any, seed: int, trust: dict[str, Any]
+) -> tuple[Any, Reader]:
+    """The tokenizer of a model, and a reader that needs no model."""
+    with terminal.progress(f"loading the tokenizer of {name}") as tell:
+        from paceline.loading import native_dtype
+        from paceline.models import load_tokenizer, resolve
+        from paceline.replay.drafts import Reader
+        from paceline.types import TargetInfo
+
+        files = resolve(name, dtype=native_dtype(), progress=tell, **trust)
+        tokenizer = load_tokenizer(files.folder, trust_remote_code=trust["trust_remote_code"])
+    info = TargetInfo(name, len(tokenizer))
+    return tokenizer, Reader(info, params, None, by_target=True, seed=seed)
+
+
+def _built(method: Method, tokenizer: Any) -> Drafter:
+    from paceline.text import encode_plain
+
+    def never(source: Any) -> Any:
+        raise AssertionError("methods with a draft model load the target")
+
+    if registry.needs_draft_model(registry.find("drafter", method.drafters[0])):
+        raise AssertionError("methods with a draft model load the target")
+    return make_drafter(
+        method.drafter,
+        dict(method.settings),
+        None,
+        as_target=never,
+        encode=lambda text: encode_plain(tokenizer, text),
+    )
+
+
+def _tell(result: Any, outputs: Outputs, *, as_json: bool) -> None:
+    from paceline.replay.report import report, terminal_sections
+    from paceline.report import to_html, to_markdown
+    from paceline.report.console import show
+
+    if as_json:
+        terminal.print_json(result.to_json())
+    else:
+        for section in terminal_sections(result):
+            show(terminal.out(), section)
+    written = outputs.write(
+        {
+            "--html": lambda: to_html(report(result)),
+            "--markdown": lambda: to_markdown(report(result, plots=False)),
+        }
+    )
+    for path in written:
+        terminal.err().print(f"written: {path}", soft_wrap=True)
