@@ -14,7 +14,18 @@ import typer
 from typer.core import TyperGroup
 
 import paceline
-from paceline.cli import audit, bench, demo, drafters, generate, models, plan, replay, terminal
+from paceline.cli import (
+    audit,
+    bench,
+    demo,
+    drafters,
+    generate,
+    models,
+    plan,
+    replay,
+    terminal,
+    tune,
+)
 from paceline.errors import PacelineError
 
 # The base class of every mistake in the command line itself. typer does not export it, but
@@ -104,6 +115,7 @@ app.command("plan")(plan.plan)
 app.command("audit")(audit.audit)
 app.command("drafters")(drafters.drafters)
 app.add_typer(models.app, name="models")
+app.add_typer(tune.app, name="tune")
 
 
 def _print_version(value: bool) -> None:

@@ -1,0 +1,205 @@
+"""`paceline tune`: settings that are looked for on the model itself, and kept for later calls."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from paceline.cli import audit_view, options, terminal, threads
+from paceline.tuned import tuned_file, write_tuned
+from paceline.workload import read_items, select
+
+if TYPE_CHECKING:
+    from paceline.tune import Costs, Found
+
+app = typer.Typer(no_args_is_help=True)
+
+DEFAULT_MODEL = "smollm2-135m"
+DEFAULT_PROMPTS = 4
+DEFAULT_MAX_TOKENS = 64
+DEFAULT_NUM_DRAFT_TOKENS = 8
+DEFAULT_TRIALS = 300
+
+_WHAT, _HOW_MUCH, _OUTPUT = "What to tune", "How much", "Output"
+
+
+def _option(*names: str, panel: str, about: str, **settings: Any) -> Any:
+    return typer.Option(*names, rich_help_panel=panel, help=about, **settings)
+
+
+@app.callback()
+def tune() -> None:
+    """Look for settings of a drafter on a model, and keep them for it."""
+
+
+@app.command("layer-skip")
+def layer_skip(
+    prompts: Annotated[
+        Path,
+        _option(
+            "--prompts",
+            panel=_WHAT,
+            metavar="FILE",
+            about="Prompts like those to come: JSON lines with turns, prompt or messages, or plain "
+            "text, one a line; - is standard input.",
+        ),
+    ],
+    limit: Annotated[
+        int,
+        _option(
+            "--limit",
+            panel=_WHAT,
+            metavar="N",
+            min=1,
+            about="So many of the prompts, the categories in turn.",
+        ),
+    ] = DEFAULT_PROMPTS,
+    model: options.Model = DEFAULT_MODEL,
+    dtype: options.Dtype = "auto",
+    storage: options.Storage = "auto",
+    trust_remote_code: options.TrustRemoteCode = False,
+    raw: options.Raw = False,
+    max_tokens: Annotated[
+        int,
+        _option(
+            "--max-tokens",
+            panel=_HOW_MUCH,
+            metavar="N",
+            min=1,
+            about="The longest answer that sets are tried on, in tokens.",
+        ),
+    ] = DEFAULT_MAX_TOKENS,
+    num_draft_tokens: Annotated[
+        int,
+        _option(
+            "--num-draft-tokens",
+            "-k",
+            panel=_HOW_MUCH,
+            metavar="N",
+            min=1,
+            about="The longest draft to plan for.",
+        ),
+    ] = DEFAULT_NUM_DRAFT_TOKENS,
+    trials: Annotated[
+        int,
+        _option("--trials", panel=_HOW_MUCH, metavar="N", min=1, about="Sets of layers to try."),
+    ] = DEFAULT_TRIALS,
+    seed: Annotated[
+        int, _option("--seed", panel=_HOW_MUCH, metavar="N", min=0, about="Of the search.")
+    ] = 0,
+    output: Annotated[
+        Path | None,
+        _option(
+            "--output",
+            "-o",
+            panel=_OUTPUT,
+            metavar="FILE",
+            about="Write the settings here, for --drafter-option tuned=FILE. Left out, they are "
+            "kept in the cache folder, where layer-skip finds them by the model's name.",
+        ),
+    ] = None,
+    as_json: options.AsJson = False,
+) -> None:
+    """Find the layers that a draft can leave out, by Bayesian optimisation.
+
+    Ctrl-C ends the search and keeps the best set so far.
+    """
+    items = select(read_items(prompts), limit=limit)
+    threads.give_way_where_busy()
+    with terminal.progress(f"loading {model}") as tell:
+        import paceline
+        from paceline import tune as search
+        from paceline.tune.evaluate import layered
+
+        with terminal.transformers_is_quiet():
+            loaded = paceline.load(
+                model,
+                dtype=dtype,
+                storage=storage,
+                progress=tell,
+                trust_remote_code=trust_remote_code,
+            )
+        target = layered(loaded)
+    chat = not raw and bool(getattr(loaded.tokenizer, "chat_template", None))
+    with audit_view.progress() as told:
+        samples = search.record(
+            loaded,
+            [item.as_prompt(chat=chat) for item in items],
+            max_tokens,
+            num_draft_tokens,
+            told,
+        )
+        told(0, 1, "timing the layers")
+        costs = search.measure_costs(target, samples[0], num_draft_tokens)
+        told(1, 1, "timing the layers")
+        slot = target.open(1)
+        num_layers = target.own_layers(slot).num_layers
+        target.close(slot)
+        found = search.search(
+            lambda skip: search.prefix_rates(target, samples, skip, num_draft_tokens),
+            costs,
+            num_layers,
+            trials=trials,
+            seed=seed,
+            tell=told,
+        )
+    file = tuned_file("layer-skip", loaded.name) if output is None else output
+    settings = to_json(found, costs, loaded.name, num_layers, len(samples))
+    write_tuned(file, settings)
+    if as_json:
+        terminal.print_json({**settings, "file": str(file)})
+        return
+    console = terminal.out()
+    for line in sentences(found, num_layers):
+        console.print(line, soft_wrap=True)
+    console.print(f"Kept in {file}.", soft_wrap=True)
+
+
+def to_json(
+    found: Found, costs: Costs, model: str, num_layers: int, num_prompts: int
+) -> dict[str, Any]:
+    """The settings, and how they were found."""
+    best = found.best
+    return {
+        "drafter": "layer-skip",
+        "model": model,
+        "num_layers": num_layers,
+        "attention": sorted(best.skip.attention),
+        "mlp": sorted(best.skip.mlp),
+        "predicted_speedup": best.speedup,
+        "num_draft_tokens": best.num_draft_tokens,
+        "draft_cost": best.cost,
+        "acceptance_rate_per_position": list(best.rates),
+        "costs_seconds": asdict(costs),
+        "num_prompts": num_prompts,
+        "trials": found.trials,
+        "interrupted": found.interrupted,
+    }
+
+
+def sentences(found: Found, num_layers: int) -> list[str]:
+    """What was found, in words."""
+    best = found.best
+    lines = [
+        f"{'Stopped after' if found.interrupted else 'Tried'} {found.trials} sets of the "
+        f"{2 * num_layers} parts of {num_layers} layers.",
+        f"Best: skip the attention of layers {_listed(best.skip.attention)} and the feed-forward "
+        f"parts of layers {_listed(best.skip.mlp)}.",
+        f"A draft token then costs {best.cost:.2f} target passes; the first is accepted "
+        f"{best.rates[0]:.0%} of the time.",
+    ]
+    gain = f"{best.speedup:.2f} times plain decoding with k = {best.num_draft_tokens}"
+    if best.speedup > 1:
+        return [*lines, f"Predicted: {gain}."]
+    return [
+        *lines,
+        f"Predicted: {gain}. No set that was tried pays on this model and machine: decode plainly, "
+        "or with another drafter.",
+    ]
+
+
+def _listed(layers: frozenset[int]) -> str:
+    return ", ".join(map(str, sorted(layers))) or "none"

@@ -1,0 +1,150 @@
+"""Draft with the target itself, the layers to leave out being found while it decodes.
+
+Source: Xia et al., SWIFT, arXiv 2410.06916. Their trees have side branches for less probable tokens
+and a sampling path that is not exact; here the draft is a chain, and q is the law that drew it.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import ClassVar
+
+from paceline.math.noise import Noise
+from paceline.protocols import OwnLayers, Warp
+from paceline.self_draft import OwnDraft, every_second
+from paceline.types import (
+    Budget,
+    Committed,
+    Draft,
+    Need,
+    SkipSet,
+    TargetInfo,
+    require_finite,
+    require_int,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class SwiftDrafter:
+    """Draft with a part of the target's own layers, found for each request while it goes on.
+
+    It starts with every second layer left out. After each round, once there is a window of the
+    answer, it tries another random set of as many parts: how many tokens of the window would the
+    layers that are left have said? The better set drafts from then on. The first and the last layer
+    are never left out.
+
+    Args:
+        skip_ratio: the share of the parts of the layers between the first and the last that is
+            left out in what it tries.
+        window: how many of the answer's first tokens sets are compared on.
+        good_enough: the share of the window above which the search ends.
+        max_failures: the search ends after so many tries that were no better, one after the other.
+        max_tries: the search ends after so many tries.
+        confidence: a draft ends after a token whose probability under q is below this; the token
+            is kept.
+
+    Raises:
+        InvalidInput: a setting outside its range.
+    """
+
+    name: ClassVar[str] = "swift"
+    needs: ClassVar[frozenset[str]] = frozenset({Need.LAYERS})
+
+    skip_ratio: float = 0.45
+    window: int = 32
+    good_enough: float = 0.95
+    max_failures: int = 300
+    max_tries: int = 1000
+    confidence: float = 0.8
+
+    def __post_init__(self) -> None:
+        require_finite(self, "skip_ratio", self.skip_ratio, low=0.0, high=1.0)
+        require_finite(self, "good_enough", self.good_enough, low=0.0, high=1.0)
+        require_finite(self, "confidence", self.confidence, low=0.0, high=1.0)
+        require_int("window", self.window, low=1)
+        require_int("max_failures", self.max_failures, low=0)
+        require_int("max_tries", self.max_tries, low=0)
+
+    def open(self, target: TargetInfo, capacity: int) -> SwiftSession:
+        """See `protocols.Drafter.open`."""
+        return SwiftSession(self, target.own)
+
+
+class SwiftSession:
+    """See `protocols.DraftSession`."""
+
+    def __init__(self, drafter: SwiftDrafter, own: OwnLayers) -> None:
+        self._drafter, self._own = drafter, own
+        self._draft = OwnDraft(own)
+        self._num_prompt_tokens = 0
+        self._sets = random_sets(own.num_layers, drafter.skip_ratio)
+        self.skip = every_second(own.num_layers)
+        self.score: float | None = None
+        self.tries = self.failures = 0
+
+    def observe(self, committed: Committed) -> None:
+        """See `protocols.DraftSession.observe`."""
+        first = not self._draft.committed
+        self._draft.observe(committed.tokens)
+        if first:
+            self._num_prompt_tokens = len(committed.tokens)
+        elif self._searching():
+            self._try()
+
+    def propose(self, budget: Budget, warp: Warp, noise: Noise) -> Draft:
+        """See `protocols.DraftSession.propose`."""
+        return self._draft.chain(self.skip, budget, warp, noise, self._drafter.confidence)
+
+    def close(self) -> None:
+        """See `protocols.DraftSession.close`."""
+
+    def _searching(self) -> bool:
+        drafter = self._drafter
+        answer = len(self._draft.committed) - self._num_prompt_tokens
+        return (
+            answer >= drafter.window
+            and (self.score is None or self.score <= drafter.good_enough)
+            and self.failures <= drafter.max_failures
+            and self.tries < drafter.max_tries
+        )
+
+    def _try(self) -> None:
+        """Compare one more set with the one that drafts."""
+        if self.score is None:
+            self.score = self._agreement(self.skip)
+        self.tries += 1
+        candidate = next(self._sets)
+        score = self._agreement(candidate)
+        if score > self.score:
+            self.skip, self.score, self.failures = candidate, score, 0
+        else:
+            self.failures += 1
+
+    def _agreement(self, skip: SkipSet) -> float:
+        """The share of the window's tokens that the layers left hold to be the most probable."""
+        start, tokens = self._num_prompt_tokens, self._draft.committed
+        window = tokens[start : start + self._drafter.window]
+        said = self._own.replay(start - 1, [tokens[start - 1], *window[:-1]], skip)
+        hits = [a == b for a, b in zip(said.argmax(dim=-1).tolist(), window, strict=True)]
+        return sum(hits) / len(hits)
+
+
+def random_sets(num_layers: int, ratio: float) -> Iterator[SkipSet]:
+    """Random skip sets of int(ratio * 2 (L - 2)) parts, without the first and the last layer.
+
+    The sets are the same in every run: what they are bends no law, and so they take no part of the
+    noise of the sequence.
+
+    >>> one = next(random_sets(6, 0.45))
+    >>> one.num_sublayers(6), min(one.attention | one.mlp) > 0, max(one.attention | one.mlp) < 5
+    (9, True, True)
+    """
+    choose = random.Random(0)
+    inner = range(1, num_layers - 1)
+    parts = [(kind, layer) for kind in range(2) for layer in inner]
+    count = int(ratio * len(parts))
+    while True:
+        chosen = choose.sample(parts, count)
+        yield SkipSet(*(frozenset(n for kind, n in chosen if kind == k) for k in range(2)))
