@@ -7,6 +7,7 @@ import json
 import pytest
 
 import paceline
+from paceline.plan.acceptance import read_acceptance
 
 CHAT = [
     {"role": "user", "content": "one two one two"},
@@ -73,6 +74,14 @@ def test_what_bench_saves_is_replayed_to_the_same_counts(run, tiny, tiny_draft, 
     ours, theirs = (json.loads(result.stdout)["methods"] for result in (found, measured))
     for one, other in zip(ours, theirs[1:], strict=True):
         assert one["acceptance"] == other["acceptance"]
+    # And a plan reads the same out of both.
+    read = []
+    for result in (found, measured):
+        file = tmp_path / "report.json"
+        file.write_text(result.stdout)
+        read.append(read_acceptance(file))
+    assert read[0] == read[1]
+    assert [item.drafter for item in read[0]] == ["ngram", "model"]
 
 
 def test_a_folder_of_texts(run, tiny, tmp_path):

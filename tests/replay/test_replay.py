@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ import torch
 from scipy import stats as scipy_stats
 
 import paceline
+from paceline.drafters.model import ModelDrafter
 from paceline.errors import InvalidInput
 from paceline.math.stats import AcceptanceCounts
 from paceline.replay.drafts import Reader
@@ -182,3 +184,41 @@ def test_what_a_text_cannot_say_is_refused(model: Any, near: Any) -> None:
     reader = Reader(model.target.info, SamplingParams(), None, True)
     with pytest.raises(InvalidInput, match="'peeping' needs logits"):
         reader.replay(Peeping(), text, 3)
+
+
+class Counted:
+    """A target that counts its passes."""
+
+    def __init__(self, target: Any) -> None:
+        self._target, self.passes = target, 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._target, name)
+
+    def score(self, work: Any) -> Any:
+        self.passes += 1
+        return self._target.score(work)
+
+    def prefill(self, slot: Any, tokens: Any) -> None:
+        self.passes += 1
+        self._target.prefill(slot, tokens)
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_replay_takes_a_fifth_of_the_passes_of_generating_at_most(
+    temperature: float, model: Any, near: Any
+) -> None:
+    """Time is not tested; passes are what it goes into."""
+    target, draft = Counted(model.target), Counted(near.target)
+    both = replace(model, target=target)
+    options = {"drafter": ModelDrafter(draft), "temperature": temperature, "seed": 1}
+    answer = both.generate(PROMPTS[3], num_draft_tokens=4, max_tokens=80, **options)
+    text = RecordedText("3", "a", PROMPTS[3], answer.token_ids, 80)
+    generating = target.passes, draft.passes
+    target.passes = draft.passes = 0
+    reader = Reader(model.target.info, SamplingParams(temperature=temperature), target, True)
+    reader.replay(ModelDrafter(draft), text, 4)
+    assert target.passes <= generating[0] / 5
+    assert draft.passes <= generating[1] / 5
+    if not temperature:
+        assert target.passes == 0

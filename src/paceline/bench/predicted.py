@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from statistics import median
+from statistics import mean, median
 
 from paceline.bench.runs import RoundFacts, Run, counts_of
 from paceline.math import cost, stats
@@ -17,41 +17,44 @@ from paceline.math.acceptance import AcceptanceProfile
 
 @dataclass(frozen=True)
 class Prices:
-    """The median cost of each part, in seconds.
+    """The cost of each part, in seconds.
 
     Args:
-        passes: a target pass, by its number of rows, over the rounds of all methods.
-        drafts: proposing, by method and by the length of the longest path.
-        hosts: verifying and all else of a round, by method.
+        passes: a target pass, by its number of rows, over the rounds of all methods: the median.
+        drafts: proposing, by method, drafter and the length of the longest path: the mean, since a
+            draft model takes in what it missed, a whole prompt even, when it is next asked.
+        hosts: verifying and all else of a round, by method: the median.
     """
 
     passes: dict[int, float]
-    drafts: dict[tuple[int, int], float]
+    drafts: dict[tuple[int, str, int], float]
     hosts: dict[int, float]
 
     def round_s(self, method: int, item: RoundFacts) -> float:
         """The price of a round like this one."""
         return (
-            self.drafts[method, item.path_length] + self.passes[item.num_rows] + self.hosts[method]
+            self.drafts[method, item.drafter, item.path_length]
+            + self.passes[item.num_rows]
+            + self.hosts[method]
         )
 
 
 def prices_of(runs: Sequence[Run]) -> Prices:
     """The prices, from every round that was run."""
     passes: dict[int, list[float]] = {}
-    drafts: dict[tuple[int, int], list[float]] = {}
+    drafts: dict[tuple[int, str, int], list[float]] = {}
     hosts: dict[int, list[float]] = {}
     for run in runs:
         for item in run.rounds:
             passes.setdefault(item.num_rows, []).append(item.target_s)
-            drafts.setdefault((run.method, item.path_length), []).append(item.draft_s)
+            drafts.setdefault((run.method, item.drafter, item.path_length), []).append(item.draft_s)
         if run.rounds:
             parts = run.parts_s
             host = (parts["verify"] + parts["rest"]) / len(run.rounds)
             hosts.setdefault(run.method, []).append(host)
     return Prices(
         {key: median(values) for key, values in passes.items()},
-        {key: median(values) for key, values in drafts.items()},
+        {key: mean(values) for key, values in drafts.items()},
         {key: median(values) for key, values in hosts.items()},
     )
 
@@ -73,5 +76,6 @@ def predicted_speedup(runs: Iterable[Run], method: int, prices: Prices) -> float
     lengths = [item.path_length for item in rounds]
     tokens = sum(cost.expected_tokens(profile, length) for length in lengths) / len(rounds)
     price = sum(prices.round_s(method, item) for item in rounds) / len(rounds)
-    plain = prices.passes[1] + prices.drafts[0, 0] + prices.hosts[0]
+    proposing = next(price for key, price in prices.drafts.items() if key[0] == 0)
+    plain = prices.passes[1] + proposing + prices.hosts[0]
     return tokens * plain / price

@@ -71,8 +71,8 @@ DEFINITIONS = (
     ),
     (
         "predicted",
-        "What the cost model gives: conditional acceptance at each position, and the median price "
-        "of a draft and of a target pass by its number of rows.",
+        "What the cost model gives: conditional acceptance at each position, the price of a draft by "
+        "its length, and the median price of a target pass by its number of rows.",
     ),
     (
         "same tokens",
@@ -198,7 +198,11 @@ def _sameness(result: BenchResult) -> Verdict | None:
     by_label: dict[str, list[Difference]] = {}
     for item in every:
         by_label.setdefault(item.label, []).append(item)
-    listed = ", ".join(f"{len(found)} {label}" for label, found in by_label.items())
+    plural = {"tie": "ties", "fault": "faults"}
+    listed = ", ".join(
+        f"{len(found)} {plural.get(label, label) if len(found) > 1 else label}"
+        for label, found in by_label.items()
+    )
     where = ", ".join(
         f"{result.items[item.item].id} (`{result.methods[item.method].name}`, token "
         f"{item.position + 1})"

@@ -158,6 +158,7 @@ def _facts(event: Round) -> RoundFacts:
         draft_s=event.draft_seconds,
         target_s=event.target_seconds / event.num_sequences,
         verify_s=event.verify_seconds,
+        drafter=event.drafter,
     )
 
 

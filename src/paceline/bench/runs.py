@@ -20,6 +20,7 @@ class RoundFacts(NamedTuple):
         num_accepted_tokens: of `num_tokens`, those that were drafted.
         num_rows: of the target pass.
         draft_s, target_s, verify_s: host seconds.
+        drafter: which one made the draft, where a method has several.
     """
 
     num_tokens: int
@@ -30,6 +31,7 @@ class RoundFacts(NamedTuple):
     draft_s: float
     target_s: float
     verify_s: float
+    drafter: str = ""
 
 
 @dataclass(frozen=True)

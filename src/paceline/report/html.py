@@ -68,7 +68,8 @@ table{border-collapse:collapse;font-variant-numeric:tabular-nums;font-size:.9rem
 caption{text-align:left;color:var(--muted);padding:0 0 .3rem;caption-side:top}
 th,td{padding:.3rem .6rem;text-align:right;border-bottom:1px solid var(--line);white-space:nowrap}
 th{font-weight:600;color:var(--muted);vertical-align:bottom}
-.name{text-align:left}
+.name{text-align:left;white-space:normal;overflow-wrap:anywhere;min-width:6rem;max-width:22rem}
+@media (max-width:40rem){.name{max-width:8.5rem}th,td{padding:.3rem .45rem}}
 tbody tr:hover{background:var(--panel)}
 .figures{display:grid;gap:1.2rem;grid-template-columns:repeat(auto-fit,minmax(min(100%,26rem),1fr))}
 figure{margin:0;padding:.7rem;background:var(--panel);border-radius:8px;min-width:0}
