@@ -71,8 +71,8 @@ DEFINITIONS = (
     ),
     (
         "predicted",
-        "What the cost model gives: conditional acceptance at each position, the price of a draft by "
-        "its length, and the median price of a target pass by its number of rows.",
+        "What the cost model gives: conditional acceptance at each position, the price of a draft "
+        "by its length, and the median price of a target pass by its number of rows.",
     ),
     (
         "same tokens",
