@@ -65,7 +65,7 @@ pre{background:var(--panel);padding:.7rem;border-radius:6px;white-space:pre-wrap
  overflow-wrap:anywhere}
 .scroll{overflow-x:auto;margin:.8rem 0}
 table{border-collapse:collapse;font-variant-numeric:tabular-nums;font-size:.9rem}
-caption{text-align:left;color:var(--muted);padding:0 0 .3rem;caption-side:top}
+.caption{color:var(--muted);font-size:.9rem;margin:.8rem 0 -.4rem}
 th,td{padding:.3rem .6rem;text-align:right;border-bottom:1px solid var(--line);white-space:nowrap}
 th{font-weight:600;color:var(--muted);vertical-align:bottom}
 .name{text-align:left;white-space:normal;overflow-wrap:anywhere;min-width:6rem;max-width:22rem}
@@ -155,10 +155,11 @@ def _table(table: Table) -> str:
         )
         return f"<tr>{inner}</tr>"
 
-    caption = f"<caption>{_inline(table.caption)}</caption>" if table.caption else ""
+    # Not a caption element: that would scroll away with a table that is wider than the page.
+    caption = f'<p class="caption">{_inline(table.caption)}</p>' if table.caption else ""
     body = "\n".join(row(cells, "td") for cells in table.rows)
     return (
-        f'<div class="scroll"><table>{caption}<thead>{row(table.headers, "th")}</thead>\n'
+        f'{caption}<div class="scroll"><table><thead>{row(table.headers, "th")}</thead>\n'
         f"<tbody>\n{body}\n</tbody></table></div>"
     )
 
