@@ -146,3 +146,16 @@ def test_prediction_is_the_cost_model_on_the_measured_parts() -> None:
     assert predicted_speedup(runs, 1, prices) == pytest.approx(cost.speedup(0.8, 0.05, 4))
     assert predicted_speedup(runs, 0, prices) == pytest.approx(1.0)
     assert predicted_speedup(runs, 2, prices) is None
+
+
+def test_what_is_paid_once_is_in_the_prediction_and_in_no_price() -> None:
+    """A draft model takes the prompt in with its first draft: here ten seconds, once."""
+    plain = tuple(facts(0, 0, draft=0.0, target=1.0)._replace(verify_s=0.0) for _ in range(4))
+    usual = facts(1, 1, draft=0.2, target=1.0)._replace(verify_s=0.0)
+    rounds = (usual._replace(draft_s=10.2), usual, usual, usual)
+    runs = [
+        Run(0, 0, tuple(range(4)), "length", 3, plain, 0.0, 4.0),
+        Run(0, 1, tuple(range(8)), "length", 3, rounds, 0.0, 14.8),
+    ]
+    found = predicted_speedup(runs, 1, prices_of(runs))
+    assert found == pytest.approx(2 / ((4 * 1.2 + 10) / 4))

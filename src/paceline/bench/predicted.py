@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from statistics import mean, median
+from statistics import median
 
 from paceline.bench.runs import RoundFacts, Run, counts_of
 from paceline.math import cost, stats
@@ -17,18 +17,32 @@ from paceline.math.acceptance import AcceptanceProfile
 
 @dataclass(frozen=True)
 class Prices:
-    """The cost of each part, in seconds.
+    """The median cost of each part, in seconds.
 
     Args:
-        passes: a target pass, by its number of rows, over the rounds of all methods: the median.
-        drafts: proposing, by method, drafter and the length of the longest path: the mean, since a
-            draft model takes in what it missed, a whole prompt even, when it is next asked.
-        hosts: verifying and all else of a round, by method: the median.
+        passes: a target pass, by its number of rows, over the rounds of all methods.
+        drafts: proposing, by method, drafter and the length of the longest path.
+        hosts: verifying and all else of a round, by method.
     """
 
     passes: dict[int, float]
     drafts: dict[tuple[int, str, int], float]
     hosts: dict[int, float]
+
+    def once_s(self, run: Run) -> float:
+        """What the first draft of each drafter in a run took beyond its price.
+
+        A draft model that is not asked in every round takes the prompt in when it is first asked.
+        That is paid once, by the length of the prompt, and so is no part of any price.
+        """
+        first: dict[str, RoundFacts] = {}
+        for item in run.rounds:
+            if item.path_length:
+                first.setdefault(item.drafter, item)
+        return sum(
+            max(0.0, item.draft_s - self.drafts[run.method, item.drafter, item.path_length])
+            for item in first.values()
+        )
 
     def round_s(self, method: int, item: RoundFacts) -> float:
         """The price of a round like this one."""
@@ -54,7 +68,7 @@ def prices_of(runs: Sequence[Run]) -> Prices:
             hosts.setdefault(run.method, []).append(host)
     return Prices(
         {key: median(values) for key, values in passes.items()},
-        {key: mean(values) for key, values in drafts.items()},
+        {key: median(values) for key, values in drafts.items()},
         {key: median(values) for key, values in hosts.items()},
     )
 
@@ -66,7 +80,8 @@ def predicted_speedup(runs: Iterable[Run], method: int, prices: Prices) -> float
     rounds that drafted so far (`math.cost.expected_tokens` for each length of draft), which is
     how the planner predicts too; they are not the tokens that were counted.
     """
-    rounds = [item for run in runs if run.method == method for item in run.rounds]
+    own = [run for run in runs if run.method == method]
+    rounds = [item for run in own for item in run.rounds]
     if not rounds or 0 not in prices.hosts:
         return None
     counts = counts_of(rounds)
@@ -75,7 +90,8 @@ def predicted_speedup(runs: Iterable[Run], method: int, prices: Prices) -> float
     profile = AcceptanceProfile(tuple(rate or 0.0 for rate in rates), beyond=0.0)
     lengths = [item.path_length for item in rounds]
     tokens = sum(cost.expected_tokens(profile, length) for length in lengths) / len(rounds)
-    price = sum(prices.round_s(method, item) for item in rounds) / len(rounds)
+    seconds = sum(prices.round_s(method, item) for item in rounds) + sum(map(prices.once_s, own))
+    price = seconds / len(rounds)
     proposing = next(price for key, price in prices.drafts.items() if key[0] == 0)
     plain = prices.passes[1] + proposing + prices.hosts[0]
     return tokens * plain / price

@@ -184,7 +184,7 @@ def _harm(result: BenchResult) -> Verdict | None:
             "good", "no harm", "No method was slower than plain beyond noise on a prompt."
         )
     listed = ", ".join(f"`{name}` on {count}" for name, count in harmed.items())
-    return Verdict("warning", "slower", f"Slower than plain beyond noise: {listed} prompts.")
+    return Verdict("warning", "slower", f"Prompts slower than plain beyond noise: {listed}.")
 
 
 def _sameness(result: BenchResult) -> Verdict | None:
