@@ -42,6 +42,7 @@ def test_a_server_that_speculates_right_passes(api):
     assert found.verdict is Verdict.PASS
     by_check = findings(found)
     assert by_check["greedy equality"].numbers["largest_difference_of_a_log_probability"] < 1e-9
+    assert by_check["log-probabilities"].verdict is Verdict.PASS
     assert by_check["baseline against itself"].numbers["differing"] == 0
     assert by_check["sampled answers"].numbers["power"] >= 0.9
     assert by_check["same seed, same text"].numbers["same"] == len(ITEMS)
@@ -84,7 +85,7 @@ def test_near_ties_are_told_from_faults_by_the_baseline_s_log_probabilities(api)
     greedy = replace(SETTINGS, options={"temperature": 0.0})
     found = audit(Server(law=other), Server(law=law), greedy, api=api)
     assert found.verdict is Verdict.TIE_LIMITED
-    assert len(found.findings) == 2
+    assert len(found.findings) == 3
     (row, *_) = [row for row in findings(found)["greedy equality"].evidence if row["gap"]]
     assert row["gap"] == pytest.approx(0.00025, abs=1e-5)
 
@@ -104,7 +105,10 @@ def test_log_probabilities_of_zero_are_not_believed():
     apart = audit(Server(law=table(seed=5)), Server(logprobs="zero"), greedy)
     assert apart.verdict is Verdict.INCONCLUSIVE
     told = audit(Server(RIGHT, logprobs="zero"), None, greedy)
-    assert "all exactly 0 for 3 prompts" in findings(told)["greedy equality"].summary
+    assert findings(told)["greedy equality"].verdict is Verdict.PASS
+    probabilities = findings(told)["log-probabilities"]
+    assert probabilities.verdict is Verdict.FAULT
+    assert probabilities.numbers["told_0"] == 12 * len(ITEMS)
 
 
 def test_too_many_tokens_are_a_fault():

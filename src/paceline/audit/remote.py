@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from paceline.audit.endpoint import Endpoint, Reply
 from paceline.audit.progress import Progress, silent
-from paceline.audit.remote_greedy import Answered, compare_greedy
+from paceline.audit.remote_greedy import Answered, compare_greedy, compare_logprobs
 from paceline.audit.sampling import CHECK as SAMPLING
 from paceline.audit.sampling import SamplingSettings, compare_samples
 from paceline.audit.texts import words
@@ -95,6 +95,7 @@ def audit_endpoints(
         compare_greedy(
             answered, max_tokens=settings.max_tokens, tie_tolerance=settings.tie_tolerance
         ),
+        compare_logprobs(answered),
     ]
     if settings.samples:
         findings.append(_sampled(candidate, baseline, names, prompts, settings, progress))

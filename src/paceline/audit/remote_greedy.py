@@ -12,11 +12,13 @@ from paceline.audit.texts import (
     MOST_TOLERANCE,
     all_zero,
     deviations,
+    made_up,
     part,
 )
 from paceline.audit.verdicts import Finding, Verdict
 
 CHECK = "greedy equality"
+LOGPROBS = "log-probabilities"
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,17 +66,67 @@ def compare_greedy(
         count = item.candidate.num_tokens
         if count is not None and count > max_tokens:
             row |= {"result": "fault", "reason": f"{count} tokens where {max_tokens} were allowed"}
-    zeros = sum(bool(a.candidate_told and all_zero(a.candidate_told)) for a in answered)
     numbers = {
         "answers": len(rows),
         "compared_log_probabilities": len(apart),
         "largest_difference_of_a_log_probability": measured,
         "tie_tolerance": tolerance,
-        "candidate_log_probabilities_all_zero": zeros,
         "candidate_gives_log_probabilities": any(a.candidate_told for a in answered),
         "baseline_gives_log_probabilities": any(a.baseline_told for a in answered),
     }
-    return _finding(rows, numbers, zeros)
+    return _finding(rows, numbers)
+
+
+def compare_logprobs(answered: Sequence[Answered]) -> Finding:
+    """Hold the log-probabilities of the server that speculates against those of the baseline.
+
+    Returns:
+        A fault where it tells exactly 0 for tokens that the baseline holds to be uncertain, in the
+        same context: they were not computed. No verdict where there is nothing to compare.
+    """
+    told = [
+        (item.name, item.candidate_told, item.baseline_told)
+        for item in answered
+        if item.candidate_told and item.baseline_told and not all_zero(item.baseline_told)
+    ]
+    if not told:
+        return Finding(LOGPROBS, None, "Not compared: not both servers give log-probabilities.")
+    compared, apart = 0, 0.0
+    rows: list[dict[str, Any]] = []
+    wrong = 0
+    for name, candidate, baseline in told:
+        places = made_up(candidate, baseline)
+        values = deviations(baseline, candidate)
+        compared += len(values)
+        apart = max([apart, *values])
+        wrong += len(places)
+        if places:
+            place, token, logprob = places[0]
+            rows.append(
+                {
+                    "prompt": name,
+                    "tokens_told_0": len(places),
+                    "first_position": place,
+                    "token": token,
+                    "baseline_log_probability": logprob,
+                }
+            )
+    numbers = {
+        "prompts": len(told),
+        "compared": compared,
+        "largest_difference": apart,
+        "told_0": wrong,
+    }
+    if wrong:
+        summary = (
+            f"The server tells a log-probability of exactly 0 for {wrong} tokens that are not "
+            f"certain, in answers to {len(rows)} of {len(told)} prompts: it does not compute them. "
+            f"First: prompt {rows[0]['prompt']}, token {rows[0]['first_position']} "
+            f"({rows[0]['token']!r}), {rows[0]['baseline_log_probability']:.2f} by the baseline."
+        )
+        return Finding(LOGPROBS, Verdict.FAULT, summary, numbers, tuple(rows))
+    summary = f"{compared} log-probabilities differ by at most {apart:.3g} nats."
+    return Finding(LOGPROBS, Verdict.PASS, summary, numbers)
 
 
 def _row(item: Answered, told: Reply | None, tolerance: float) -> dict[str, Any]:
@@ -88,7 +140,7 @@ def _row(item: Answered, told: Reply | None, tolerance: float) -> dict[str, Any]
     return row if parting is None else row | parting.to_json()
 
 
-def _finding(rows: list[dict[str, Any]], numbers: dict[str, Any], zeros: int) -> Finding:
+def _finding(rows: list[dict[str, Any]], numbers: dict[str, Any]) -> Finding:
     kinds = [row["result"] for row in rows]
     same = f"{kinds.count('same')} of {len(rows)} answers are the same"
     if "fault" in kinds:
@@ -115,11 +167,6 @@ def _finding(rows: list[dict[str, Any]], numbers: dict[str, Any], zeros: int) ->
     else:
         verdict = Verdict.PASS
         summary = f"{same}, character by character."
-    if zeros:
-        summary += (
-            f" The server's log-probabilities were all exactly 0 for {zeros} prompts: it does not "
-            "compute them."
-        )
     return Finding(CHECK, verdict, summary, numbers, tuple(_alike(rows)))
 
 

@@ -18,6 +18,9 @@ had between the two servers. Log-probabilities in bfloat16 are good to some hund
 of more than a quarter, in a token that is among the best, is no rounding.
 """
 
+UNSURE = 0.01
+"""A token with a log-probability below minus this has one that rounding does not make 0."""
+
 _WORDS = re.compile(r"\s*(?:\w+|[^\w\s])|\s+$")
 
 
@@ -182,3 +185,20 @@ def deviations(one: Reply, other: Reply) -> list[float]:
 def all_zero(reply: Reply) -> bool:
     """Whether every log-probability is exactly 0, which no model gives: they are not computed."""
     return bool(reply.scores) and all(score.logprob == 0.0 for score in reply.scores or ())
+
+
+def made_up(candidate: Reply, baseline: Reply) -> list[tuple[int, str, float]]:
+    """Where a server tells a log-probability of exactly 0 and the other one does not.
+
+    Only where both say the same tokens in the same context, and the baseline is sure that the
+    token was not certain: position, token, and the baseline's log-probability.
+    """
+    found = []
+    for place, (theirs, ours) in enumerate(
+        zip(candidate.scores or (), baseline.scores or (), strict=False)
+    ):
+        if theirs.text != ours.text:
+            break
+        if theirs.logprob == 0.0 and ours.logprob < -UNSURE:
+            found.append((place, theirs.text, ours.logprob))
+    return found
