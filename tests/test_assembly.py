@@ -14,6 +14,8 @@ import pytest
 from paceline import registry
 from paceline.assembly import (
     Choice,
+    check_processors,
+    check_rule,
     check_same_tokenizer,
     choose_drafter,
     encode_references,
@@ -28,7 +30,10 @@ from paceline.drafters.model import ModelDrafter
 from paceline.drafters.ngram import NgramDrafter
 from paceline.drafters.predicted_output import PredictedOutputDrafter
 from paceline.errors import InvalidInput, PacelineError, UnknownName
+from paceline.math.verify.block import BlockVerifier
+from paceline.math.verify.lenience import LenienceVerifier
 from paceline.math.verify.token import TokenVerifier
+from paceline.math.verify.top_beta import TopBetaVerifier
 from paceline.types import TargetInfo
 from tests.rigged import markov, oracle
 from tests.tiny_tokenizers import byte_level, sentencepiece
@@ -233,6 +238,35 @@ def test_rules_by_name_and_as_objects() -> None:
     for given in (5, TokenVerifier, NgramDrafter()):
         with pytest.raises(InvalidInput, match="verify must be a registered name or a verifier"):
             make_verifier(given, drafter)  # type: ignore[arg-type]
+
+
+def test_settings_of_rules() -> None:
+    drafter = NgramDrafter()
+    assert make_verifier("lenience", drafter, {"lenience": 0.8}) == LenienceVerifier(0.8)
+    assert make_verifier("top-beta", drafter, {"beta": 2}) == TopBetaVerifier(beta=2)
+    assert make_verifier("token", drafter, {}) == TokenVerifier()
+    for verify, settings, message in (
+        ("lenience", {"lenient": 0.8}, "did you mean 'lenience'"),
+        ("lenience", {"lenience": 0}, "above 0"),
+        ("token", {"epsilon": 1}, "unknown setting of verifier 'token'"),
+        (None, {"epsilon": 1}, "by name"),
+        (TokenVerifier(), {"epsilon": 1}, "by name"),
+        ("lenience", [1], "settings of a rule must map"),
+    ):
+        with pytest.raises(InvalidInput, match=message):
+            make_verifier(verify, drafter, settings)  # type: ignore[arg-type]
+    check_rule("typical", {"delta": 0.2})
+    check_rule(None, {})
+    with pytest.raises(InvalidInput, match="name the rule too"):
+        check_rule(None, {"delta": 0.2})
+
+
+def test_a_rule_that_looks_ahead_takes_no_processor_with_a_state() -> None:
+    processor = lambda tokens, logits: logits  # noqa: E731
+    check_processors(TokenVerifier(), [processor], [])
+    check_processors(BlockVerifier(), [processor], [processor])
+    with pytest.raises(InvalidInput, match="'block' looks at draft tokens"):
+        check_processors(BlockVerifier(), [processor], [])
 
 
 def test_without_a_rule_the_one_that_suits_the_drafter() -> None:

@@ -16,6 +16,7 @@ import torch
 from paceline import jobs, loading
 from paceline import options as checked
 from paceline.assembly import (
+    check_processors,
     check_same_tokenizer,
     make_controller,
     make_drafter,
@@ -60,6 +61,7 @@ class Options(TypedDict, total=False):
             5 where left out.
         verify: a registered rule, or a rule. Where left out the one that suits the drafter:
             "token", or for a drafter of trees the one that it names.
+        verify_options: settings of a rule given by name.
         max_tokens: the longest answer; 256 where left out, None goes on to the context's end.
         min_tokens: before this length the answer cannot end.
         stop: a text, or several, that end the answer and are not part of it; None is none.
@@ -78,6 +80,7 @@ class Options(TypedDict, total=False):
     controller: str | Controller | None
     num_draft_tokens: int | None
     verify: str | Verifier | None
+    verify_options: Mapping[str, Any] | None
     max_tokens: int | None
     min_tokens: int
     stop: str | Sequence[str] | None
@@ -293,7 +296,12 @@ class LanguageModel:
         if not checked.flag("ignore_eos", options.get("ignore_eos", False)):
             ends |= self.eos_token_ids
         drafter = self._drafter(options)
-        verifier = make_verifier(options.get("verify"), drafter)
+        verifier = make_verifier(options.get("verify"), drafter, options.get("verify_options"))
+        processors, draft_processors = (
+            checked.functions(name, options.get(name, ()))
+            for name in ("processors", "draft_processors")
+        )
+        check_processors(verifier, processors, draft_processors)
         common: dict[str, Any] = {
             "drafter": drafter,
             "controller": make_controller(
@@ -303,10 +311,8 @@ class LanguageModel:
             "max_tokens": options.get("max_tokens", DEFAULT_MAX_TOKENS),
             "min_tokens": options.get("min_tokens", 0),
             "stop_token_ids": ends,
-            "processors": checked.functions("processors", options.get("processors", ())),
-            "draft_processors": checked.functions(
-                "draft_processors", options.get("draft_processors", ())
-            ),
+            "processors": processors,
+            "draft_processors": draft_processors,
             "logprobs": options.get("logprobs"),
         }
         promise = promise_of(verifier, params, self.target.info)

@@ -238,15 +238,71 @@ def _build(
     return made
 
 
-def make_verifier(verify: str | Verifier | None, drafter: Drafter) -> Verifier:
-    """The rule of a call, by name or as an object; None is the one that suits the drafter."""
+def make_verifier(
+    verify: str | Verifier | None, drafter: Drafter, settings: Mapping[str, Any] | None = None
+) -> Verifier:
+    """The rule of a call.
+
+    Args:
+        verify: a registered name, or a rule; None is the one that suits the drafter.
+        drafter: that drafts for it.
+        settings: of a rule given by name.
+
+    Raises:
+        UnknownName: no such rule, or no such setting of it.
+        InvalidInput: a setting that the rule refuses, or settings without a name.
+
+    Example:
+        >>> from paceline.drafters.ngram import NgramDrafter
+        >>> make_verifier("lenience", NgramDrafter(), {"lenience": 0.8})
+        LenienceVerifier(lenience=0.8)
+    """
+    chosen = _checked_settings(settings, "rule")
+    if chosen and not isinstance(verify, str):
+        raise InvalidInput(
+            "the settings of a rule go with one given by name: give verify, or leave them out"
+        )
     if verify is None:
         verify = registry.default_verifier(drafter)
     if not isinstance(verify, str):
         _check_members("verifier", "verify", verify)
         return verify
-    made: Verifier = registry.make("verifier", verify, {})
+    made: Verifier = registry.make("verifier", verify, chosen)
     return made
+
+
+def check_rule(verify: str | None, settings: Mapping[str, Any]) -> None:
+    """Refuse a rule, or settings of it, before anything is loaded.
+
+    Raises:
+        InvalidInput: see `make_verifier`.
+    """
+    if verify is not None:
+        registry.make("verifier", verify, settings)
+    elif settings:
+        raise InvalidInput(f"{next(iter(settings))!r} is a setting of a rule; name the rule too")
+
+
+def check_processors(
+    verifier: Verifier, processors: Iterable[Any], stateless: Iterable[Any]
+) -> None:
+    """Refuse logits processors that may keep a state under a rule that looks ahead.
+
+    Such a rule has them called behind tokens that it may then reject.
+
+    Args:
+        verifier: the rule.
+        processors: all of a call.
+        stateless: those known to be functions of the text alone.
+    """
+    known = list(stateless)
+    if registry.looks_ahead(verifier) and (others := [p for p in processors if p not in known]):
+        raise InvalidInput(
+            f"the rule {verifier.name!r} looks at draft tokens that it may then reject, which a "
+            f"logits processor with a state must not see, and {others[0]!r:.80} may have one; "
+            "choose a rule that walks (token, tree), or name the processor in draft_processors "
+            "if it has no state"
+        )
 
 
 def make_controller(
@@ -343,13 +399,13 @@ def _token_ids(what: str, given: Any, encode: Callable[[str], Sequence[int]]) ->
         ) from None
 
 
-def _checked_settings(settings: Any) -> dict[str, Any]:
+def _checked_settings(settings: Any, owner: str = "drafter") -> dict[str, Any]:
     """A copy; None is no settings."""
     if settings is None:
         return {}
     if not isinstance(settings, Mapping) or not all(isinstance(name, str) for name in settings):
         raise InvalidInput(
-            f"the settings of a drafter must map their names to values; they are {settings!r:.80}"
+            f"the settings of a {owner} must map their names to values; they are {settings!r:.80}"
         )
     return dict(settings)
 

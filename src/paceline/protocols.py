@@ -202,7 +202,12 @@ class LayeredTarget(Target, Protocol):
 
 
 class Verifier(Protocol):
-    """A rule that accepts or rejects a draft: a pure function of p, the draft and the noise."""
+    """A rule that accepts or rejects a draft: a pure function of p, the draft and the noise.
+
+    Most rules walk: they ask for the law behind a node once they are there. One that asks for laws
+    behind tokens that it may then reject says so in its class, by `looks_ahead: ClassVar[bool] =
+    True`; logits processors that may keep a state are then refused (`registry.looks_ahead`).
+    """
 
     @property
     def name(self) -> str:

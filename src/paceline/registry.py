@@ -77,6 +77,14 @@ def combines(drafter: Any) -> bool:
     return bool(getattr(drafter, "combines", False))
 
 
+def looks_ahead(verifier: Any) -> bool:
+    """Whether a rule asks for laws behind draft tokens that it may then reject.
+
+    One that does not say so walks; see `protocols.Verifier`.
+    """
+    return bool(getattr(verifier, "looks_ahead", False))
+
+
 def default_verifier(drafter: Any) -> str:
     """The rule that verifies a drafter's drafts where none is named: what it says, else "token".
 

@@ -101,6 +101,37 @@ def test_greedy_text_is_the_same_with_every_option_of_drafting(run, tiny, option
     assert plain.stdout.strip()
 
 
+@pytest.mark.parametrize(
+    ("rule", "option"),
+    [("typical", "delta=0.5"), ("lenience", "lenience=0.1"), ("top-beta", "beta=3")],
+)
+def test_a_lossy_rule_says_so_everywhere(run, tiny, rule, option):
+    arguments = ["generate", "-m", tiny, "-p", PROMPT, "--max-tokens", 6, "--temperature", 1]
+    arguments += ["--verify", rule, "--verify-option", option]
+    result = run(*arguments, "--json")
+    assert result.exit_code == 0, result.stderr
+    spec = json.loads(result.stdout)["spec"]
+    assert (spec["verifier"], spec["exact"], spec["promise"]) == (rule, False, "none")
+    (summary,) = run(*arguments).stderr.splitlines()
+    assert f"not exact: the rule {rule} changes what the target would say" in summary
+    assert "are not exact" in " ".join(run("generate", "--help").stdout.replace("│", " ").split())
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--verify", "typical", "--verify-option", "delta"], "--verify-option takes NAME=VALUE"),
+        (["--verify", "typical", "--verify-option", "beta=1"], "unknown setting of verifier"),
+        (["--verify", "lenience", "--verify-option", "lenience=2"], "at most 1"),
+        (["--verify-option", "lenience=1"], "name the rule too"),
+    ],
+)
+def test_settings_that_no_rule_has_are_refused_before_a_model_is_loaded(run, options, message):
+    result = run("generate", "-m", "no-such-model", "-p", PROMPT, *options)
+    assert result.exit_code == 2
+    assert message in result.stderr
+
+
 def test_a_draft_model_drafts_unless_another_drafter_is_named(run, tiny, tiny_draft):
     arguments = ["generate", "-m", tiny, "-p", PROMPT, "--max-tokens", 8, "--json"]
     plain = json.loads(run(*arguments, "-d", "none").stdout)

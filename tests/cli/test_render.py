@@ -8,6 +8,7 @@ from paceline.cli import render
 def generation(**changes):
     spec = {
         "drafter": "ngram",
+        "verifier": "token",
         "exact": True,
         "num_accepted_tokens": 6,
         "mean_acceptance_length": 2.5,
@@ -45,7 +46,7 @@ def test_summary_says_how_much_how_fast_and_how_well():
     ("changes", "said"),
     [
         ({"finish_reason": "length"}, "cut off at the limit of tokens"),
-        ({"spec": {"exact": False}}, "not exact"),
+        ({"spec": {"exact": False}}, "not exact: the rule token changes"),
         ({"spec": {"draft_acceptance_rate": None}}, "nothing was drafted (ngram)"),
         ({"token_ids": (1,)}, "1 token in"),
         ({"token_ids": (), "tokens_per_second": None, "decode_seconds": 0.0}, "0 tokens;"),

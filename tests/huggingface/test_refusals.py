@@ -8,7 +8,7 @@ import pytest
 import torch
 import transformers
 from torch import Tensor
-from transformers import CompileConfig, GenerationConfig
+from transformers import CompileConfig, GenerationConfig, LogitsProcessor
 
 from paceline.errors import ContextOverflow, InvalidInput, UnsupportedModel
 from paceline.huggingface import speculate
@@ -62,6 +62,18 @@ def test_what_cannot_be_served_is_refused_with_advice(
     model = build("llama", pad_token_id=None) if "pad_token_id" in options else None
     with pytest.raises(InvalidInput, match=message):
         call(model, **options)
+
+
+def test_a_rule_that_looks_ahead_takes_no_processor_that_may_keep_a_state() -> None:
+    class Counting(LogitsProcessor):
+        def __call__(self, input_ids: Any, scores: Tensor) -> Tensor:
+            return scores
+
+    options = {"input_ids": ids(PROMPT), "max_new_tokens": 3, "logits_processor": [Counting()]}
+    model = tiny("llama")
+    with pytest.raises(InvalidInput, match="'traversal' looks at draft tokens"):
+        model.generate(**options, custom_generate=speculate(verify="traversal"))
+    model.generate(**options, custom_generate=speculate(verify="tree"))
 
 
 def test_embeddings_alone_are_refused() -> None:

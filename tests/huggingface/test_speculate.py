@@ -430,6 +430,28 @@ def test_rows_that_have_ended_are_certain_of_padding() -> None:
     assert (answers == 0).any()
 
 
+def test_a_rule_has_its_settings_and_a_lossy_one_says_so() -> None:
+    call: dict[str, Any] = {
+        "do_sample": True,
+        "max_new_tokens": 6,
+        "return_dict_in_generate": True,
+    }
+    for verify, settings, promise in (
+        ("top-beta", {"beta": 1}, "none"),
+        ("block", None, "law"),
+        ("hsd", None, "law"),
+    ):
+        speculation = speculate(verify=verify, verify_options=settings)
+        output = tiny("llama").generate(ids(REPETITIVE), **call, custom_generate=speculation)
+        assert output.spec["exact"] is (promise != "none")
+        assert output.spec["promise"] == promise
+        if verify == "top-beta":  # with beta = 1 the greedy answer, at any temperature
+            plain = answer(tiny("llama"), REPETITIVE, 6, do_sample=False)
+            assert tuple(output.sequences[0, len(REPETITIVE) :].tolist()) == plain
+    with pytest.raises(paceline.errors.InvalidInput, match="did you mean 'beta'"):
+        speculate(verify="top-beta", verify_options={"betta": 1})
+
+
 def test_acceptance_is_told_in_the_dict_and_by_events() -> None:
     model, events = tiny("llama"), []
     text = (*REPETITIVE, *answer(model, REPETITIVE, 12))
@@ -519,6 +541,7 @@ WRONG: dict[str, list[Any]] = {
     "controller": [5, FixedController, ""],
     "draft_model": [5, "name", [], object()],
     "verify": [5, ""],
+    "verify_options": [5, "beta=1", {1: 2}, {"beta": 1}],
     "tokenizer": [5, "name"],
     "stop_strings": [0, 5, b"END", [5], ""],
     "streamer": [5, print],

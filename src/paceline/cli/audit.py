@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from paceline import registry
-from paceline.assembly import choose_drafter
+from paceline.assembly import check_rule, choose_drafter
 from paceline.cli import audit_options as own
 from paceline.cli import audit_view, options, terminal, threads
-from paceline.cli.inputs import drafter_settings
+from paceline.cli.inputs import drafter_settings, named_values
 from paceline.errors import InvalidInput
 from paceline.report.files import Outputs
 from paceline.workload import read_items, select
@@ -30,8 +29,8 @@ DEFAULT_FALSE_ALARM_RATE = 0.001
 
 _LOCAL = (
     "dtype", "storage", "invariant", "trust_remote_code", "allow_pickle", "drafter",
-    "num_draft_tokens", "verify", "draft_model", "draft_storage", "draft_head_tokens",
-    "drafter_option", "raw",
+    "num_draft_tokens", "verify", "verify_option", "draft_model", "draft_storage",
+    "draft_head_tokens", "drafter_option", "raw",
 )  # fmt: skip
 _REMOTE = (
     "baseline_url", "baseline_model", "api", "concurrency", "timeout", "retries", "api_key_env",
@@ -61,6 +60,7 @@ def audit(
     drafter: options.Drafter = None,
     num_draft_tokens: options.NumDraftTokens = DEFAULT_NUM_DRAFT_TOKENS,
     verify: options.Verify = None,
+    verify_option: options.VerifyOption = None,
     draft_model: options.DraftModel = None,
     draft_storage: options.DraftStorage = None,
     draft_head_tokens: options.DraftHeadTokens = None,
@@ -114,6 +114,7 @@ def audit(
         "frequency_penalty": frequency_penalty,
     }
     settings = drafter_settings((), {}, drafter_option or ())
+    rule_settings = named_values("--verify-option", verify_option or ())
     trust = {"trust_remote_code": trust_remote_code, "allow_pickle": allow_pickle}
     threads.give_way_where_busy()
     with terminal.progress("starting" if url else f"loading {model or DEFAULT_MODEL}") as tell:
@@ -127,8 +128,7 @@ def audit(
         )
         sampled.num_samples(len(items))
         if url is None:
-            if verify is not None:
-                registry.find("verifier", verify)
+            check_rule(verify, rule_settings)
             choose_drafter(drafter, settings, draft_model, option="--draft-model")
             parts = _load(
                 model or DEFAULT_MODEL,
@@ -162,6 +162,7 @@ def audit(
             "drafter_options": settings,
             "num_draft_tokens": num_draft_tokens,
             "verify": verify,
+            "verify_options": rule_settings,
             **({} if draft is None else {"draft_model": draft}),
         }
         local = LocalSettings(max_tokens=max_tokens, seed=seed, sampling=sampled)

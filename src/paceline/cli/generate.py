@@ -6,10 +6,9 @@ import sys
 from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
-from paceline import registry
-from paceline.assembly import choose_drafter
+from paceline.assembly import check_rule, choose_drafter
 from paceline.cli import options, render, terminal, threads
-from paceline.cli.inputs import drafter_settings, read_prompt
+from paceline.cli.inputs import drafter_settings, named_values, read_prompt
 from paceline.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -72,6 +71,7 @@ def generate(
     drafter: options.Drafter = None,
     num_draft_tokens: options.NumDraftTokens = DEFAULT_NUM_DRAFT_TOKENS,
     verify: options.Verify = None,
+    verify_option: options.VerifyOption = None,
     draft_model: options.DraftModel = None,
     draft_storage: options.DraftStorage = None,
     draft_head_tokens: options.DraftHeadTokens = None,
@@ -116,6 +116,7 @@ def generate(
         drafter_option or (),
         prediction,
     )
+    rule_settings = named_values("--verify-option", verify_option or ())
     sampling: dict[str, Any] = {
         "temperature": temperature,
         "top_k": top_k,
@@ -137,8 +138,7 @@ def generate(
 
         # Refuse what cannot work before a model is loaded, which takes seconds.
         SamplingParams(**sampling)
-        if verify is not None:
-            registry.find("verifier", verify)
+        check_rule(verify, rule_settings)
         choose_drafter(drafter, settings, draft_model, option="--draft-model")
         with terminal.transformers_is_quiet():
             target = paceline.load(
@@ -161,6 +161,7 @@ def generate(
         "drafter_options": settings,
         "num_draft_tokens": num_draft_tokens,
         "verify": verify,
+        "verify_options": rule_settings,
         "max_tokens": max_tokens,
         "min_tokens": min_tokens,
         "stop": stop or (),

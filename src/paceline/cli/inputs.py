@@ -93,10 +93,24 @@ def drafter_settings(
         settings["references"] = [read_text("--reference", file) for file in references]
     if prediction is not None:
         settings["prediction"] = read_text("--prediction", prediction)
-    for item in others:
+    return settings | named_values("--drafter-option", others)
+
+
+def named_values(option: str, items: Sequence[str]) -> dict[str, Any]:
+    """Settings from NAME=VALUE.
+
+    Raises:
+        InvalidInput: not of that form.
+
+    Example:
+        >>> named_values("--verify-option", ["beta=3"])
+        {'beta': 3}
+    """
+    settings = {}
+    for item in items:
         name, equals, value = item.partition("=")
         if not equals or not name:
-            raise InvalidInput(f"--drafter-option takes NAME=VALUE; it is {item!r}")
+            raise InvalidInput(f"{option} takes NAME=VALUE; it is {item!r}")
         settings[name] = _value(value)
     return settings
 

@@ -132,8 +132,18 @@ Verify = Annotated[
         panel=_DRAFT,
         metavar="NAME",
         about="The rule that accepts drafts; left out, the one that suits the drafter. With "
-        "coupling a seed gives the same tokens whatever is drafted.",
+        "coupling a seed gives the same tokens whatever is drafted. typical, lenience and top-beta "
+        "are not exact: they change what the target would say.",
         autocompletion=lambda: registry.names("verifier"),
+    ),
+]
+VerifyOption = Annotated[
+    list[str] | None,
+    _option(
+        "--verify-option",
+        panel=_DRAFT,
+        metavar="NAME=VALUE",
+        about="A setting of the rule, of lossy ones say. Repeatable.",
     ),
 ]
 DraftModel = Annotated[

@@ -96,7 +96,8 @@ def summary(generation: Generation, *, legend: bool) -> Text:
     text = Text(style="dim")
     text.append(f"{speed(generation)}; {acceptance(generation.spec)}")
     if not generation.spec["exact"]:
-        text.append("; not exact: the rule changes what the target would say")
+        rule = generation.spec["verifier"]
+        text.append(f"; not exact: the rule {rule} changes what the target would say")
     if generation.finish_reason == "length":
         text.append("; cut off at the limit of tokens")
     if legend and generation.spec["num_accepted_tokens"]:

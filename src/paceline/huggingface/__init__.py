@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from typing import Any
@@ -22,6 +22,7 @@ from transformers.generation.streamers import BaseStreamer
 
 from paceline import registry
 from paceline.assembly import (
+    check_processors,
     check_same_tokenizer,
     make_controller,
     make_drafter,
@@ -33,7 +34,7 @@ from paceline.errors import InvalidInput
 from paceline.events import Event
 from paceline.huggingface.answers import Answers
 from paceline.huggingface.caches import extend, open_slot, visible_cache
-from paceline.huggingface.processors import processors_of_row, split_warpers
+from paceline.huggingface.processors import processors_of_row, pure_ones, split_warpers
 from paceline.huggingface.refusals import (
     pad_token,
     real_columns,
@@ -75,6 +76,7 @@ def speculate(
     controller: str | Controller | None = None,
     draft_model: PreTrainedModel | Target | Any = None,
     verify: str | Verifier | None = None,
+    verify_options: Mapping[str, Any] | None = None,
     tokenizer: Any = None,
     stop_strings: str | Sequence[str] | None = None,
     streamer: BaseStreamer | None = None,
@@ -98,6 +100,7 @@ def speculate(
         draft_model: for drafters that need one: a model of `transformers` or one from
             `paceline.load`, with the tokenizer of the target.
         verify: a registered rule, or a rule; None is the one that suits the drafter.
+        verify_options: settings of a rule given by name.
         tokenizer: of the target, for `stop_strings`, for references that are text, and to compare
             with that of a draft model from `paceline.load`.
         stop_strings: as for `generate`, which does not take them with a `custom_generate`.
@@ -143,7 +146,7 @@ def speculate(
         encode=encode,
     )
     return Speculation(
-        verifier=make_verifier(verify, made),
+        verifier=make_verifier(verify, made, verify_options),
         controller=make_controller(controller, num_draft_tokens),
         drafter=made,
         draft_model=options.get("model") if draft_model is None else draft_model,
@@ -213,6 +216,7 @@ class Speculation:
         processors, params = logits_processor, SamplingParams()
         if config.do_sample:
             processors, params = split_warpers(processors)
+        check_processors(self.verifier, processors, pure_ones(processors))
         wants_dict = bool(config.return_dict_in_generate)
         keep_logits = wants_dict and bool(config.output_logits)
         keep_scores = wants_dict and bool(config.output_scores)

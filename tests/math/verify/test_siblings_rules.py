@@ -227,8 +227,8 @@ def test_rho_of_k_seq_solves_its_equation_on_a_large_vocabulary() -> None:
         rho, beta = solve(p, q, k)
         assert 1 <= rho <= k
         direct = float(torch.minimum(q.double(), p.double() / rho).sum())
-        assert beta == pytest.approx(direct, abs=1e-9)
-        assert 1 - (1 - beta) ** k == pytest.approx(rho * beta, abs=1e-9)
+        assert beta == pytest.approx(direct, abs=1e-6)
+        assert 1 - (1 - beta) ** k == pytest.approx(rho * beta, abs=1e-6)
 
 
 def test_laws_that_share_no_token_leave_p() -> None:

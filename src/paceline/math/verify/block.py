@@ -25,8 +25,7 @@ class BlockVerifier:
     probability h_i = A_i / (A_i + 1 - p_i), A_i = sum max(p_i p - q, 0), and h_gamma = p_gamma; the
     longest one that passes is taken, and the next token drawn from norm(max(p_i p - q, 0)). Exact.
     It never accepts fewer tokens than `token` on average, as many for one draft token and for point
-    masses. Takes chains. It looks at laws behind tokens that it then rejects, so a logits processor
-    must not count its calls.
+    masses. Takes chains.
     """
 
     name: ClassVar[str] = "block"
@@ -34,6 +33,7 @@ class BlockVerifier:
     couples: ClassVar[bool] = False
     schemes: ClassVar[frozenset[Scheme]] = frozenset({Scheme.SINGLE})
     needs_chain: ClassVar[bool] = True
+    looks_ahead: ClassVar[bool] = True
 
     def verify(
         self, draft: Draft, p: Callable[[int], Tensor], noise: Noise, position: int

@@ -42,6 +42,7 @@ class TopBetaVerifier:
     couples: ClassVar[bool] = False
     schemes: ClassVar[frozenset[Scheme]] = frozenset(Scheme)
     needs_chain: ClassVar[bool] = False
+    looks_ahead: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         require_int("beta", self.beta, low=1)

@@ -23,8 +23,7 @@ class TraversalVerifier:
     The weight of the root is 1, that of a child min(1, weight P(x) / Q(x)). The first leaf is
     accepted, with all its path, with the probability of its weight; otherwise it is deleted and its
     parent's P, Q and weight are what is left (`Leftover`). A node without children is a leaf.
-    Exact. On a chain it is `block`. It looks at laws behind tokens that it then rejects, so a
-    logits processor must not count its calls.
+    Exact. On a chain it is `block`.
     """
 
     name: ClassVar[str] = "traversal"
@@ -32,6 +31,7 @@ class TraversalVerifier:
     couples: ClassVar[bool] = False
     schemes: ClassVar[frozenset[Scheme]] = frozenset(Scheme)
     needs_chain: ClassVar[bool] = False
+    looks_ahead: ClassVar[bool] = True
 
     def verify(
         self, draft: Draft, p: Callable[[int], Tensor], noise: Noise, position: int

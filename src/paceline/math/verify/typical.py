@@ -38,6 +38,7 @@ class TypicalVerifier:
     couples: ClassVar[bool] = False
     schemes: ClassVar[frozenset[Scheme]] = frozenset(Scheme)
     needs_chain: ClassVar[bool] = False
+    looks_ahead: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         require_finite(self, "epsilon", self.epsilon, low=0.0, high=1.0)
