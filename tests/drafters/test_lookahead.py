@@ -46,6 +46,7 @@ def lean(family: str) -> CachedTarget:
     "drafter",
     [
         LookaheadDrafter(),
+        LookaheadDrafter(window=7, ngram=5, guesses=7),
         LookaheadDrafter(window=2, ngram=3, guesses=2, pool_from_text=True),
         LookaheadDrafter(window=3, ngram=2),
         LookaheadDrafter(window=1, ngram=4, guesses=1),
@@ -100,7 +101,9 @@ def test_the_pool_is_that_of_columns_run_one_by_one(
     }
     target = targets[where]()
     prompt = (1, 2, 3, 4, 1) if where == "table" else tokens_of(6)
-    watched = Watched(LookaheadDrafter(window=window, ngram=ngram, guesses=guesses))
+    watched = Watched(
+        LookaheadDrafter(window=window, ngram=ngram, guesses=guesses, pool_from_text=False)
+    )
     run(target, prompt, watched, k=ngram, verifier=RULE, max_tokens=COUNT)
     aux = watched.steps[0].draft.aux
     start = [] if aux is None else list(aux.tokens)
@@ -160,7 +163,7 @@ def test_level_0_starts_from_tokens_all_over_the_prompt_the_same_each_time() -> 
 def test_no_row_stands_beyond_the_room(length: int) -> None:
     """And what is left of the window goes on, column by column."""
     target, prompt = long_memory(4), (0,) * length
-    session = LookaheadDrafter(window=4, ngram=4).open(target.info, 13)
+    session = LookaheadDrafter(window=4, ngram=4, pool_from_text=False).open(target.info, 13)
     session.observe(Committed(prompt))
     warp = SamplingWarp(SamplingParams())
     for used in range(length, 13):
@@ -253,7 +256,9 @@ def test_it_runs_to_the_last_place_of_the_context(place: str) -> None:
     target = CachedTarget(decoder)
     for length in (1, 30, 38):
         prompt = tokens_of(length)
-        found = run(target, prompt, LookaheadDrafter(), k=4, verifier=RULE, max_tokens=None)
+        found = run(
+            target, prompt, LookaheadDrafter(window=7, ngram=5), k=4, verifier=RULE, max_tokens=None
+        )
         assert found.tokens == run(target, prompt, max_tokens=None).tokens
         assert len(found.tokens) == 40 - length
 

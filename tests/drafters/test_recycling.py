@@ -45,7 +45,9 @@ def lean(model: Any) -> CachedTarget:
     )
 
 
-@pytest.mark.parametrize("drafter", [RecyclingDrafter(), RecyclingDrafter(candidates=2)])
+@pytest.mark.parametrize(
+    "drafter", [RecyclingDrafter(), RecyclingDrafter(max_nodes=80), RecyclingDrafter(candidates=2)]
+)
 def test_it_keeps_the_contract(drafter: RecyclingDrafter) -> None:
     check_drafter(drafter, verifier=RULE)
 
@@ -133,7 +135,7 @@ def test_the_tree_is_that_of_a_dictionary(where: str, k: int, candidates: int) -
         model = tiny("llama" if where == "lean" else "gpt2")
         target = lean(model) if where == "lean" else CachedTarget(HFDecoder(model))
         prompt = tokens_of(8) * 2
-    watched = Watched(RecyclingDrafter(candidates=candidates))
+    watched = Watched(RecyclingDrafter(candidates=candidates, max_nodes=80))
     found = run(target, prompt, watched, k=k, verifier=RULE, max_tokens=12)
     plain = Plain(target, prompt, candidates)
     for step in watched.steps:
@@ -245,7 +247,9 @@ def test_settings_that_make_no_sense_are_refused(options: dict[str, Any], messag
 def test_greedy_tokens_are_those_of_plain_decoding(family: str, k: int) -> None:
     target = CachedTarget(HFDecoder(tiny(family)))
     plain = run(target, tokens_of(7), max_tokens=40)
-    found = run(target, tokens_of(7), RecyclingDrafter(), k=k, verifier=RULE, max_tokens=40)
+    found = run(
+        target, tokens_of(7), RecyclingDrafter(max_nodes=80), k=k, verifier=RULE, max_tokens=40
+    )
     assert found.tokens == plain.tokens
     chains = RecyclingDrafter(chain=True)
     assert run(target, tokens_of(7), chains, k=k, max_tokens=40).tokens == plain.tokens
@@ -255,7 +259,9 @@ def test_it_runs_to_the_last_place_of_the_context() -> None:
     target = CachedTarget(HFDecoder(build("gpt2", n_positions=40)))
     for length in (1, 30, 38):
         prompt = tokens_of(length)
-        found = run(target, prompt, RecyclingDrafter(), k=6, verifier=RULE, max_tokens=None)
+        found = run(
+            target, prompt, RecyclingDrafter(max_nodes=80), k=6, verifier=RULE, max_tokens=None
+        )
         assert found.tokens == run(target, prompt, max_tokens=None).tokens
         assert len(found.tokens) == 40 - length
 
