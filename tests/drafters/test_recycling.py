@@ -201,7 +201,8 @@ class TestStore:
         def rounds(drafter: RecyclingDrafter) -> int:
             return len(run(target, prompt, drafter, verifier=RULE, max_tokens=30).rounds)
 
-        shared, alone = RecyclingDrafter(store=store), RecyclingDrafter()
+        shared = RecyclingDrafter(max_nodes=80, store=store)
+        alone = RecyclingDrafter(max_nodes=80)
         cold = [rounds(shared), rounds(alone), rounds(alone)]
         assert len(set(cold)) == 1, "the first sequence finds it empty"
         assert rounds(shared) < cold[0]

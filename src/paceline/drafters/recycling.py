@@ -68,8 +68,10 @@ TEMPLATE: dict[str, int] = {
 named by the ranks on its path. 8, 21, 25, 15, 8 and 3 nodes on its levels."""
 
 RANK_ACCEPTANCE = (0.5, 0.15, 0.08, 0.05, 0.035, 0.025, 0.02, 0.015)
-"""How often the successor of each rank is right. It decides which nodes of the template go first
-where the budget is smaller, and nothing else."""
+"""Weights that decide which nodes of the template go first where the budget is smaller, and nothing
+else. They fall with the rank much as acceptance does: SmolLM2-135M, greedy, 768 tokens, gave .43,
+.11, .06, .04, .02, .02, .01 and .02 where successors were known. Either way the first seven nodes
+are the same."""
 
 
 @dataclass(frozen=True)  # without slots, so that the class itself says what it needs by default
