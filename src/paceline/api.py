@@ -35,7 +35,13 @@ from paceline.results import Chunk, Generation, Piece, promise_of
 from paceline.targets.cached import CachedTarget, Decoder
 from paceline.targets.invariant import make_invariant
 from paceline.targets.packing import Storage
-from paceline.text import StopStrings, TextStream, encode_plain, encode_prompt
+from paceline.text import (
+    StopStrings,
+    TextStream,
+    encode_plain,
+    encode_prompt,
+    tokenizer_fingerprint,
+)
 from paceline.types import SamplingParams, TargetInfo, require_int
 
 __all__ = ["Chunk", "Generation", "LanguageModel", "Options", "Piece", "Prompt", "load"]
@@ -340,7 +346,11 @@ class LanguageModel:
             options.get("draft_model"),
             as_target=self._draft_target,
             encode=lambda text: encode_plain(self._needed_tokenizer("a text to draft from"), text),
+            fingerprint=self._fingerprint,
         )
+
+    def _fingerprint(self) -> str | None:
+        return None if self.tokenizer is None else tokenizer_fingerprint(self.tokenizer)
 
     def _draft_target(self, source: Any) -> Target:
         """The target of a draft model: loaded, and compared with this one, once."""

@@ -192,6 +192,7 @@ def make_drafter(
     *,
     as_target: Callable[[Any], Target],
     encode: Callable[[str], Sequence[int]],
+    fingerprint: Callable[[], str | None] = lambda: None,
 ) -> Drafter:
     """Build the drafter of a call.
 
@@ -202,6 +203,8 @@ def make_drafter(
             the drafter takes one, since that may load it.
         encode: the token ids of a text amid others, for the setting `references`: a text, or a
             list of texts and of token ids; and for `prediction`: a text or token ids.
+        fingerprint: of the target's tokenizer, None where that is not known; called for a drafter
+            with the setting `tokenizer_fingerprint`.
 
     Raises:
         PacelineError: see `choose_drafter`; a setting that the drafter refuses.
@@ -214,15 +217,18 @@ def make_drafter(
             )
         _check_members("drafter", "drafter", drafter)
         return drafter  # type: ignore[return-value]
-    return _build(choose_drafter(drafter, settings, draft_model), as_target, encode)
+    return _build(choose_drafter(drafter, settings, draft_model), as_target, encode, fingerprint)
 
 
 def _build(
     choice: Choice,
     as_target: Callable[[Any], Target],
     encode: Callable[[str], Sequence[int]],
+    fingerprint: Callable[[], str | None],
 ) -> Drafter:
     chosen = dict(choice.settings)
+    if "tokenizer_fingerprint" in registry.settings_of("drafter", choice.name):
+        chosen.setdefault("tokenizer_fingerprint", fingerprint())
     if "references" in chosen:
         chosen["references"] = encode_references(chosen["references"], encode)
     if "prediction" in chosen:
@@ -231,7 +237,7 @@ def _build(
         chosen["model"] = as_target(choice.draft_model)
     if choice.parts:
         chosen["drafters"] = tuple(
-            _build(part, as_target, encode) if isinstance(part, Choice) else part
+            _build(part, as_target, encode, fingerprint) if isinstance(part, Choice) else part
             for part in choice.parts
         )
     made: Drafter = registry.make("drafter", choice.name, chosen)

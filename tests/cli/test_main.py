@@ -32,6 +32,8 @@ PLAN = ["plan", "--alpha", ".8", "--cost", ".05"]
         PLAN,
         ["drafters"],
         ["drafters", "--json"],
+        ["datastore", "--help"],
+        ["datastore", "build", "--help"],
         ["models"],
         ["models", "--json"],
     ],

@@ -17,6 +17,7 @@ import paceline
 from paceline.cli import (
     audit,
     bench,
+    datastore,
     demo,
     drafters,
     generate,
@@ -116,6 +117,7 @@ app.command("audit")(audit.audit)
 app.command("drafters")(drafters.drafters)
 app.add_typer(models.app, name="models")
 app.add_typer(tune.app, name="tune")
+app.add_typer(datastore.app, name="datastore")
 
 
 def _print_version(value: bool) -> None:

@@ -49,7 +49,7 @@ from paceline.protocols import Controller, Drafter, Target, Verifier
 from paceline.results import promise_of
 from paceline.targets.cached import PREFILL_ROWS, CachedTarget
 from paceline.targets.hf import HFDecoder
-from paceline.text import encode_plain
+from paceline.text import encode_plain, tokenizer_fingerprint
 from paceline.types import SamplingParams, TargetInfo, require_int
 
 
@@ -144,6 +144,7 @@ def speculate(
         draft_model,
         as_target=lambda source: _draft_target(source, tokenizer),
         encode=encode,
+        fingerprint=lambda: None if tokenizer is None else tokenizer_fingerprint(tokenizer),
     )
     return Speculation(
         verifier=make_verifier(verify, made, verify_options),

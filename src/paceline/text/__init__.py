@@ -1,6 +1,7 @@
 """Text around the token core: prompts in, pieces of text out, stop strings in between."""
 
 from paceline.text.detokenize import IncrementalDetokenizer
+from paceline.text.fingerprint import tokenizer_fingerprint
 from paceline.text.prompt import encode_plain, encode_prompt
 from paceline.text.stops import StopStrings, TextStream
 
@@ -10,4 +11,5 @@ __all__ = [
     "TextStream",
     "encode_plain",
     "encode_prompt",
+    "tokenizer_fingerprint",
 ]
