@@ -216,7 +216,8 @@ def suffix_order(tokens: Ids, told: Told | None = None) -> Ids:
         rank[order] = np.concatenate([[0], np.cumsum(ordered[1:] != ordered[:-1])])
     if told is not None:
         told(doublings, doublings)
-    return order[tokens[order] != MARK].astype(np.uint32)
+    found: Ids = order[tokens[order] != MARK].astype(np.uint32)
+    return found
 
 
 def _highest(tokens: Ids) -> int:
