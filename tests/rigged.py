@@ -21,7 +21,7 @@ from paceline.events import Event, Finished, FinishReason, Prefilled, Round
 from paceline.math.law import output_law
 from paceline.math.noise import Noise, Purpose, SeededNoise
 from paceline.math.verify.token import TokenVerifier
-from paceline.protocols import Drafter, Target, Verifier, Warp
+from paceline.protocols import Controller, Drafter, Target, Verifier, Warp
 from paceline.targets.table import TableTarget
 from paceline.types import Budget, Committed, Draft, Scheme, TargetInfo
 
@@ -232,6 +232,7 @@ def run(
     noise: Noise | None = None,
     seed: int = 0,
     slot: Any = None,
+    controller: Controller | None = None,
     **options: Any,
 ) -> Run:
     """Decode one sequence in a slot of our own, and hold the invariants after every event."""
@@ -241,7 +242,7 @@ def run(
     request = Request(
         prompt=prompt,
         drafter=drafter or NoDrafter(),
-        controller=FixedController(k),
+        controller=controller or FixedController(k),
         noise=noise or SeededNoise(seed),
         slot=slot,
         **options,

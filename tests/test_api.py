@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 import threading
 import time
 from collections.abc import Iterator
@@ -293,6 +294,7 @@ class TestRefusals:
         ],
         "draft_model": [3, [], {}, b"name", len],
         "controller": [5, FixedController, NgramDrafter, ""],
+        "controller_options": [3, "fixed", {"num_draft_token": 3}, {3: 4}],
         "num_draft_tokens": ["5", 2.5, True, [3]],
         "verify": [5, CouplingVerifier, NgramDrafter(), ""],
         "verify_options": [5, "beta=1", [("beta", 1)], {1: 2}, {"beta": 1}],
@@ -513,11 +515,45 @@ class TestSeeds:
         again = model.generate(PROMPT, **{**options, "seed": 8})
         assert again.token_ids != alone[0]
 
+    def test_the_same_seed_gives_the_same_text_though_the_clock_says_otherwise(
+        self, model: LanguageModel, draft: LanguageModel, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """The draft lengths of `auto` follow the clock; the text must not."""
+        options = {**self.OPTIONS, "max_tokens": 48, "draft_model": draft, "ignore_eos": True}
+        texts, lengths = set(), set()
+        for run in range(4):
+            clock, now = random.Random(run), [0.0]
+
+            def tick(clock: random.Random = clock, now: list[float] = now) -> float:
+                now[0] += clock.choice((0.001, 0.002, 0.05))
+                return now[0]
+
+            for module in ("engine", "sequence"):
+                monkeypatch.setattr(f"paceline.{module}.perf_counter", tick)
+            found = model.generate(PROMPT, **options, seed=11)
+            assert found.verifier == "coupling"
+            texts.add(found.token_ids)
+            lengths.add(found.spec["num_draft_tokens"])
+        assert len(texts) == 1
+        assert len(lengths) > 1, "the clock changed nothing"
+        assert (
+            model.generate(
+                PROMPT, **options, seed=11, drafter="model", num_draft_tokens=0, verify="coupling"
+            ).token_ids
+            in texts
+        )
+        assert model.generate(PROMPT, **options, seed=11, verify="token").verifier == "token"
+        assert (
+            model.generate(PROMPT, **{**options, "temperature": 0.0}, seed=11).verifier == "token"
+        )
+
     def test_a_fresh_seed_is_told(self, model: LanguageModel) -> None:
-        first, other = (model.generate(PROMPT, **self.OPTIONS) for _ in range(2))
+        # A rule that does not couple repeats itself where the draft lengths do.
+        fixed = {**self.OPTIONS, "num_draft_tokens": 4}
+        first, other = (model.generate(PROMPT, **fixed) for _ in range(2))
         assert first.seed != other.seed
         assert first.token_ids != other.token_ids
-        again = model.generate(PROMPT, **self.OPTIONS, seed=first.seed)
+        again = model.generate(PROMPT, **fixed, seed=first.seed)
         assert again.token_ids == first.token_ids
         batch = model.generate_batch([PROMPT, PROMPT], **self.OPTIONS)
         assert batch[0].seed != batch[1].seed
@@ -553,7 +589,9 @@ class TestStream:
     def test_drafted_pieces_are_those_that_were_drafted(
         self, model: LanguageModel, draft: LanguageModel
     ) -> None:
-        *chunks, last = model.stream(PROMPT, draft_model=draft, max_tokens=40, ignore_eos=True)
+        *chunks, last = model.stream(
+            PROMPT, draft_model=draft, num_draft_tokens=5, max_tokens=40, ignore_eos=True
+        )
         rounds = [chunk.pieces for chunk in chunks][: last.spec["num_rounds"]]
         told = [piece.token_id for pieces in rounds for piece in pieces]
         assert tuple(told) == last.token_ids
@@ -737,6 +775,7 @@ def test_a_controller_by_name_and_as_an_object(model: LanguageModel) -> None:
         for length in (
             {"num_draft_tokens": 2},
             {"num_draft_tokens": 2, "controller": "fixed"},
+            {"controller": "fixed", "controller_options": {"num_draft_tokens": 2}},
             {"controller": FixedController(2)},
         )
     ]

@@ -24,6 +24,7 @@ from paceline.assembly import (
     make_verifier,
     warn_of_vocabularies,
 )
+from paceline.controllers.auto import AutoController
 from paceline.controllers.fixed import FixedController
 from paceline.drafters.cascade import CascadeDrafter
 from paceline.drafters.model import ModelDrafter
@@ -279,16 +280,50 @@ def test_without_a_rule_the_one_that_suits_the_drafter() -> None:
 
 class TestControllers:
     def test_by_name_and_as_objects(self) -> None:
-        assert make_controller() == FixedController()
+        assert make_controller() == make_controller(None, "auto") == AutoController()
+        assert make_controller("auto", 3) == AutoController(3)
         assert make_controller("fixed", 3) == make_controller(None, 3) == FixedController(3)
+        assert make_controller("fixed", settings={"num_draft_tokens": 3}) == FixedController(3)
         own = FixedController(2)
         assert make_controller(own) is own
+
+    def test_auto_is_told_the_drafters_that_it_can_choose(self) -> None:
+        cascade = CascadeDrafter((NgramDrafter(), oracle([1])))
+        assert make_controller(drafter=cascade) == AutoController(drafters=("ngram", "line"))
+        assert make_controller(drafter=NgramDrafter()) == AutoController()
+        assert make_controller("fixed", drafter=cascade) == FixedController()
+
+    def test_a_seed_gives_the_same_text_whatever_the_clock_says(self) -> None:
+        def rule(controller: Any, verify: Any = None, *, repeatable: bool = True) -> str:
+            return make_verifier(
+                verify, NgramDrafter(), controller=controller, repeatable=repeatable
+            ).name
+
+        assert rule(AutoController()) == "coupling"
+        assert rule(AutoController(), "token") == "token"
+        assert rule(AutoController(), repeatable=False) == "token"
+        table = AutoController(costs={"target": [1.0], "draft": 0.1})
+        assert rule(table) == rule(FixedController()) == "token"
 
     def test_an_object_has_its_length(self) -> None:
         with pytest.raises(InvalidInput, match="num_draft_tokens goes with a controller given by"):
             make_controller(FixedController(2), 2)
+        with pytest.raises(InvalidInput, match="settings goes with a controller given by"):
+            make_controller(FixedController(2), settings={"num_draft_tokens": 2})
 
-    @pytest.mark.parametrize("given", [(5,), (FixedController,), (None, "3"), ("fixd",), ("",)])
+    @pytest.mark.parametrize(
+        "given",
+        [
+            (5,),
+            (FixedController,),
+            (None, "3"),
+            ("fixd",),
+            ("",),
+            ("fixed", "auto"),
+            ("fixed", 2, {"num_draft_tokens": 2}),
+            ("auto", None, {"cost": 3}),
+        ],
+    )
     def test_what_is_none(self, given: Any) -> None:
         with pytest.raises(PacelineError):
             make_controller(*given)

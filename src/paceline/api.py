@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Lock
 from time import perf_counter
-from typing import Any, TypedDict, Unpack, overload
+from typing import Any, Literal, TypedDict, Unpack, overload
 from weakref import WeakSet
 
 import torch
@@ -62,11 +62,15 @@ class Options(TypedDict, total=False):
         draft_model: for drafters that need one: a loaded model, or the name or path of one, which
             is loaded as it is, once. A draft may be coarse, so a cheaper one is to be had by
             `load(name, storage="int4", head_tokens=32000)`.
-        controller: a registered name, or a controller: how far to draft. "fixed" where left out.
-        num_draft_tokens: the most tokens that are drafted a round, for a controller given by name.
-            5 where left out.
+        controller: a registered name, or a controller: how far to draft. Where left out "auto",
+            which drafts as far as it pays, or with a number of draft tokens "fixed".
+        controller_options: settings of a controller given by name.
+        num_draft_tokens: the most tokens that are drafted a round; "auto" leaves it to the
+            controller, as does None.
         verify: a registered rule, or a rule. Where left out the one that suits the drafter:
-            "token", or for a drafter of trees the one that it names.
+            "token", or for a drafter of trees the one that it names. Where draft lengths follow
+            the clock, as with "auto", and a seed is given to sample with, it is "coupling", so
+            that the same seed gives the same text.
         verify_options: settings of a rule given by name.
         max_tokens: the longest answer; 256 where left out, None goes on to the context's end.
         min_tokens: before this length the answer cannot end.
@@ -76,7 +80,8 @@ class Options(TypedDict, total=False):
         logprobs: report log-probabilities, and those of this many of the most probable tokens.
         processors: functions from token ids so far and logits to logits.
         draft_processors: those of them that may run on draft logits too, having no state.
-        seed: the same seed, prompt and options give the same answer; None takes a fresh one.
+        seed: the same seed, prompt and options give the same answer; None takes a fresh one. (Not
+            where you name a rule that does not couple beside draft lengths that follow the clock.)
         temperature and the rest: see `types.SamplingParams`.
     """
 
@@ -84,7 +89,8 @@ class Options(TypedDict, total=False):
     drafter_options: Mapping[str, Any] | None
     draft_model: LanguageModel | str | Path | None
     controller: str | Controller | None
-    num_draft_tokens: int | None
+    controller_options: Mapping[str, Any] | None
+    num_draft_tokens: int | Literal["auto"] | None
     verify: str | Verifier | None
     verify_options: Mapping[str, Any] | None
     max_tokens: int | None
@@ -302,7 +308,19 @@ class LanguageModel:
         if not checked.flag("ignore_eos", options.get("ignore_eos", False)):
             ends |= self.eos_token_ids
         drafter = self._drafter(options)
-        verifier = make_verifier(options.get("verify"), drafter, options.get("verify_options"))
+        controller = make_controller(
+            options.get("controller"),
+            options.get("num_draft_tokens"),
+            options.get("controller_options"),
+            drafter=drafter,
+        )
+        verifier = make_verifier(
+            options.get("verify"),
+            drafter,
+            options.get("verify_options"),
+            controller=controller,
+            repeatable=params.seed is not None and not params.is_greedy,
+        )
         processors, draft_processors = (
             checked.functions(name, options.get(name, ()))
             for name in ("processors", "draft_processors")
@@ -310,9 +328,7 @@ class LanguageModel:
         check_processors(verifier, processors, draft_processors)
         common: dict[str, Any] = {
             "drafter": drafter,
-            "controller": make_controller(
-                options.get("controller"), options.get("num_draft_tokens")
-            ),
+            "controller": controller,
             "params": params,
             "max_tokens": options.get("max_tokens", DEFAULT_MAX_TOKENS),
             "min_tokens": options.get("min_tokens", 0),

@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from paceline import registry
 from paceline.errors import InvalidInput, UnknownName
@@ -245,14 +245,23 @@ def _build(
 
 
 def make_verifier(
-    verify: str | Verifier | None, drafter: Drafter, settings: Mapping[str, Any] | None = None
+    verify: str | Verifier | None,
+    drafter: Drafter,
+    settings: Mapping[str, Any] | None = None,
+    *,
+    controller: Controller | None = None,
+    repeatable: bool = False,
 ) -> Verifier:
     """The rule of a call.
 
     Args:
         verify: a registered name, or a rule; None is the one that suits the drafter.
-        drafter: that drafts for it.
+        drafter: whose drafts it is to verify.
         settings: of a rule given by name.
+        controller: that of the call.
+        repeatable: the call samples and was given a seed, so it has to give the same text again.
+            Where the draft lengths depend on the clock, the rule that is taken where none is named
+            is then "coupling", whose text does not depend on what is drafted.
 
     Raises:
         UnknownName: no such rule, or no such setting of it.
@@ -263,13 +272,15 @@ def make_verifier(
         >>> make_verifier("lenience", NgramDrafter(), {"lenience": 0.8})
         LenienceVerifier(lenience=0.8)
     """
-    chosen = _checked_settings(settings, "rule")
+    chosen = _checked_settings(settings, "a rule")
     if chosen and not isinstance(verify, str):
         raise InvalidInput(
             "the settings of a rule go with one given by name: give verify, or leave them out"
         )
     if verify is None:
         verify = registry.default_verifier(drafter)
+        if repeatable and uses_clock(controller):
+            verify = "coupling"
     if not isinstance(verify, str):
         _check_members("verifier", "verify", verify)
         return verify
@@ -311,33 +322,70 @@ def check_processors(
         )
 
 
+def uses_clock(controller: Any) -> bool:
+    """Whether the draft lengths of a controller depend on timings; one that does not say has none.
+
+    >>> uses_clock(make_controller()), uses_clock(make_controller(num_draft_tokens=3))
+    (True, False)
+    """
+    return bool(getattr(controller, "uses_clock", False))
+
+
 def make_controller(
-    controller: str | Controller | None = None, num_draft_tokens: int | None = None
+    controller: str | Controller | None = None,
+    num_draft_tokens: int | Literal["auto"] | None = None,
+    settings: Mapping[str, Any] | None = None,
+    *,
+    drafter: Drafter | None = None,
 ) -> Controller:
     """The controller of a call.
 
     Args:
-        controller: a registered name, or a controller; None is "fixed".
-        num_draft_tokens: its setting of that name; None leaves it at its default.
+        controller: a registered name, or a controller; None is "auto", or with a number of draft
+            tokens "fixed".
+        num_draft_tokens: its setting of that name; None or "auto" leaves it at its default.
+        settings: others, of a controller given by name.
+        drafter: that of the call. A controller that can choose between drafters is told their
+            names.
 
     Raises:
-        InvalidInput: a controller that has its settings already, and `num_draft_tokens`.
+        UnknownName: no such controller, or no such setting of it.
+        InvalidInput: a controller that has its settings already, and some; a controller that
+            cannot choose the length, and "auto".
 
     Example:
         >>> make_controller(num_draft_tokens=3)
         FixedController(num_draft_tokens=3)
+        >>> make_controller().name
+        'auto'
     """
+    chosen = _checked_settings(settings, of="a controller")
     if controller is not None and not isinstance(controller, str):
         _check_members("controller", "controller", controller)
-        if num_draft_tokens is not None:
-            raise InvalidInput(
-                "num_draft_tokens goes with a controller given by name; the controller given has "
-                "its settings already: leave one of them out"
-            )
+        for name, given in (("num_draft_tokens", num_draft_tokens), ("settings", settings)):
+            if given:
+                raise InvalidInput(
+                    f"{name} goes with a controller given by name; the controller given has its "
+                    "settings already: leave one of them out"
+                )
         return controller
-    settings = {} if num_draft_tokens is None else {"num_draft_tokens": num_draft_tokens}
-    name = "fixed" if controller is None else controller
-    made: Controller = registry.make("controller", name, settings)
+    if num_draft_tokens == "auto":
+        if controller not in (None, "auto"):
+            raise InvalidInput(
+                f"num_draft_tokens 'auto' is what controller 'auto' does; with {controller!r} "
+                "give a number, or leave one of them out"
+            )
+        controller, num_draft_tokens = "auto", None
+    if controller is None:
+        controller = "auto" if num_draft_tokens is None else "fixed"
+    if num_draft_tokens is not None:
+        if "num_draft_tokens" in chosen:
+            raise InvalidInput("num_draft_tokens is given twice; leave one of them out")
+        chosen["num_draft_tokens"] = num_draft_tokens
+    names = getattr(drafter, "names", ())
+    if names and "drafters" in registry.settings_of("controller", controller):
+        chosen.setdefault("drafters", tuple(names))
+    made: Controller = registry.make("controller", controller, chosen)
     return made
 
 
@@ -405,13 +453,13 @@ def _token_ids(what: str, given: Any, encode: Callable[[str], Sequence[int]]) ->
         ) from None
 
 
-def _checked_settings(settings: Any, owner: str = "drafter") -> dict[str, Any]:
+def _checked_settings(settings: Any, of: str = "a drafter") -> dict[str, Any]:
     """A copy; None is no settings."""
     if settings is None:
         return {}
     if not isinstance(settings, Mapping) or not all(isinstance(name, str) for name in settings):
         raise InvalidInput(
-            f"the settings of a {owner} must map their names to values; they are {settings!r:.80}"
+            f"the settings of {of} must map their names to values; they are {settings!r:.80}"
         )
     return dict(settings)
 

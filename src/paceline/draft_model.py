@@ -10,11 +10,11 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-import torch
 from torch import Tensor
 from torch.nn import functional
 
 from paceline.errors import InvalidInput, UnknownName
+from paceline.math.entropy import acceptance_bound
 from paceline.protocols import Target, Work
 from paceline.types import Draft, SamplingParams, TargetInfo
 
@@ -150,8 +150,7 @@ class Stop(NamedTuple):
         """Whether to stop before a token is drawn from what the draft model believes."""
         if not self.entropy_bound:
             return False
-        entropy = float(torch.special.entr(belief).sum())
-        return 1 - math.sqrt(self.entropy_factor * entropy) < self.entropy_bound
+        return acceptance_bound(belief, self.entropy_factor) < self.entropy_bound
 
     def after(self, confidence: Sequence[float]) -> bool:
         """Whether to stop after the last token of a path, which is kept."""

@@ -44,7 +44,8 @@ class Generation:
         token_ids: with the token that ended it.
         finish_reason: "stop" or "length".
         num_prompt_tokens: the length of the prompt.
-        seed: gives the same answer again, alone or in company.
+        seed: gives the same answer again, alone or in company, where the draft lengths do not
+            follow the clock, or the rule couples: as it does by default where a seed is given.
         drafter, verifier, exact: how it was drafted, by which rule it was verified, and whether
             that is exact.
         promise: what holds of its tokens, see `promise_of`.

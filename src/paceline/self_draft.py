@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
-import torch
 from torch import Tensor
 
+from paceline.draft_model import Stop
 from paceline.errors import NoTokenLeft
 from paceline.math.noise import Noise, Purpose
 from paceline.protocols import OwnLayers, Warp
 from paceline.types import Budget, Draft, SkipSet
-
-_ENTROPY_FACTOR = 0.2
 
 
 class OwnDraft:
@@ -42,7 +39,11 @@ class OwnDraft:
         """
         if not budget.num_draft_tokens:
             return Draft()
-        least = max(min_confidence, budget.min_confidence)
+        stop = Stop(
+            max(min_confidence, budget.min_confidence),
+            budget.min_path_confidence,
+            budget.entropy_bound,
+        )
         tokens: list[int] = []
         laws: list[Tensor] = []
         confidence: list[float] = []
@@ -55,24 +56,19 @@ class OwnDraft:
             except NoTokenLeft:
                 break  # a processor banned all that these layers may say
             belief = logits.softmax(dim=-1) if warp.is_greedy else q
-            if budget.entropy_bound and _estimate(belief) < budget.entropy_bound:
+            if stop.before(belief):
                 break
             new = noise.sample(q, len(self.committed) + len(tokens), Purpose.DRAFT)
             tokens.append(new)
             laws.append(q)
             confidence.append(float(belief[new]))
-            if len(tokens) == budget.num_draft_tokens or confidence[-1] < least:
+            if len(tokens) == budget.num_draft_tokens or stop.after(confidence):
                 break
         return Draft(
             tuple(tokens),
             probs=None if warp.is_greedy else tuple(laws),
             confidence=tuple(confidence),
         )
-
-
-def _estimate(belief: Tensor) -> float:
-    """How probable it is, by the entropy of q, that a token is accepted (AdaEDL, 2410.18351)."""
-    return 1 - math.sqrt(_ENTROPY_FACTOR * float(torch.special.entr(belief).sum()))
 
 
 def skip_set(attention: Sequence[int], mlp: Sequence[int]) -> SkipSet:

@@ -197,11 +197,12 @@ def test_a_pipe_gets_the_bare_text_and_standard_error_the_summary(run, tiny):
 
 @pytest.mark.parametrize("stream", ["--stream", "--no-stream"])
 def test_on_a_terminal_accepted_draft_tokens_are_green(run, tiny, coloured, stream):
-    arguments = ["-p", PROMPT, "--max-tokens", 16, "--dtype", "float32"]
+    arguments = ["-p", PROMPT, "--max-tokens", 16, "--dtype", "float32", "-k", 5]
     result = run("generate", "-m", tiny, "--raw", *arguments, stream)
     assert result.exit_code == 0, result.stderr
     model = paceline.load(tiny, dtype="float32")
-    chunks = [item for item in model.stream(PROMPT, max_tokens=16) if isinstance(item, Chunk)]
+    items = model.stream(PROMPT, max_tokens=16, num_draft_tokens=5)
+    chunks = [item for item in items if isinstance(item, Chunk)]
     pieces = [piece for chunk in chunks for piece in chunk.pieces]
     assert any(piece.drafted for piece in pieces)
     expected = io.StringIO()

@@ -276,7 +276,7 @@ def test_the_draft_follows_the_librarys_processors() -> None:
             ids(REPETITIVE),
             max_new_tokens=20,
             return_dict_in_generate=True,
-            custom_generate=speculate(draft_model=model, seed=3),
+            custom_generate=speculate(draft_model=model, num_draft_tokens=5, seed=3),
             **options,
         )
         assert output.spec["num_draft_tokens"] > 10

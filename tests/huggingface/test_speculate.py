@@ -155,13 +155,14 @@ def test_a_shorter_context_of_the_draft_ends_drafting_and_not_the_answer(
 ) -> None:
     model, draft = tiny("llama"), build("gpt2", n_positions=16)
     prompt = tokens_of(10, seed=3)
-    same(model, {"draft_model": draft}, input_ids=ids(prompt), max_new_tokens=40)
+    drafting = {"draft_model": draft, "num_draft_tokens": 5}
+    same(model, drafting, input_ids=ids(prompt), max_new_tokens=40)
     assert caplog.text.count("from here on decoding is plain") == 1
     # A row beyond the draft's context drafts nothing; one within it still does.
     events: list[Any] = []
     same(
         model,
-        {"draft_model": draft, "on_event": events.append},
+        {**drafting, "on_event": events.append},
         **padded(tokens_of(30, seed=4), (7,)),
         max_new_tokens=8,
     )
@@ -237,13 +238,14 @@ def test_a_controller_by_name_and_as_an_object() -> None:
     for options in (
         {"num_draft_tokens": 2},
         {"num_draft_tokens": 2, "controller": "fixed"},
+        {"controller": "fixed", "controller_options": {"num_draft_tokens": 2}},
         {"controller": FixedController(2)},
     ):
         events: list[Any] = []
         speculation = speculate(draft_model=model, on_event=events.append, **options)
         answer(model, REPETITIVE, 9, custom_generate=speculation)
         lengths.append([event.num_draft_tokens for event in events if isinstance(event, Round)])
-    assert lengths == [[2, 2, 2]] * 3
+    assert lengths == [[2, 2, 2]] * 4
 
 
 def test_references_may_be_text() -> None:
@@ -539,6 +541,7 @@ WRONG: dict[str, list[Any]] = {
     "drafter": [5, [], ""],
     "num_draft_tokens": ["5", 2.5, True],
     "controller": [5, FixedController, ""],
+    "controller_options": [3, "fixed", {"num_draft_token": 3}, {3: 4}],
     "draft_model": [5, "name", [], object()],
     "verify": [5, ""],
     "verify_options": [5, "beta=1", {1: 2}, {"beta": 1}],

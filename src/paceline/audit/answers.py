@@ -24,7 +24,14 @@ class NamedPrompt(NamedTuple):
     prompt: Prompt
 
 
-_DRAFTING = ("drafter", "drafter_options", "draft_model", "num_draft_tokens", "controller")
+_DRAFTING = (
+    "drafter",
+    "drafter_options",
+    "draft_model",
+    "num_draft_tokens",
+    "controller",
+    "controller_options",
+)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -6,7 +6,7 @@ import sys
 from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
-from paceline.assembly import check_rule, choose_drafter
+from paceline.assembly import check_rule, choose_drafter, make_controller
 from paceline.cli import options, render, terminal, threads
 from paceline.cli.inputs import drafter_settings, named_values, read_prompt
 from paceline.errors import InvalidInput
@@ -69,7 +69,9 @@ def generate(
     trust_remote_code: options.TrustRemoteCode = False,
     allow_pickle: options.AllowPickle = False,
     drafter: options.Drafter = None,
-    num_draft_tokens: options.NumDraftTokens = DEFAULT_NUM_DRAFT_TOKENS,
+    num_draft_tokens: options.DraftLength = None,
+    controller: options.Controller = None,
+    controller_option: options.ControllerOption = None,
     verify: options.Verify = None,
     verify_option: options.VerifyOption = None,
     draft_model: options.DraftModel = None,
@@ -117,6 +119,7 @@ def generate(
         prediction,
     )
     rule_settings = named_values("--verify-option", verify_option or ())
+    pacing = named_values("--controller-option", controller_option or ())
     sampling: dict[str, Any] = {
         "temperature": temperature,
         "top_k": top_k,
@@ -140,6 +143,7 @@ def generate(
         SamplingParams(**sampling)
         check_rule(verify, rule_settings)
         choose_drafter(drafter, settings, draft_model, option="--draft-model")
+        make_controller(controller, num_draft_tokens, pacing)
         with terminal.transformers_is_quiet():
             target = paceline.load(
                 model, dtype=dtype, storage=storage, invariant=invariant, progress=tell, **trust
@@ -160,6 +164,8 @@ def generate(
         "drafter": drafter,
         "drafter_options": settings,
         "num_draft_tokens": num_draft_tokens,
+        "controller": controller,
+        "controller_options": pacing,
         "verify": verify,
         "verify_options": rule_settings,
         "max_tokens": max_tokens,

@@ -103,8 +103,8 @@ def named_values(option: str, items: Sequence[str]) -> dict[str, Any]:
         InvalidInput: not of that form.
 
     Example:
-        >>> named_values("--verify-option", ["beta=3"])
-        {'beta': 3}
+        >>> named_values("--controller-option", ["probe_share=0.02"])
+        {'probe_share': 0.02}
     """
     settings = {}
     for item in items:

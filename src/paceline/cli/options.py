@@ -125,15 +125,62 @@ NumDraftTokens = Annotated[
         about="Tokens drafted a round.",
     ),
 ]
+
+
+def draft_length(text: str) -> int | Literal["auto"]:
+    """A whole number of at least 0, or "auto".
+
+    >>> draft_length("5"), draft_length("auto")
+    (5, 'auto')
+    """
+    if text == "auto":
+        return "auto"
+    if not text.isascii() or not text.isdigit():
+        raise typer.BadParameter(f"it is 'auto' or a whole number of at least 0, not {text!r}")
+    return int(text)
+
+
+DraftLength = Annotated[
+    Any,
+    _option(
+        "--num-draft-tokens",
+        "-k",
+        metavar="auto|N",
+        panel=_DRAFT,
+        parser=draft_length,
+        about="Tokens drafted a round: as many as pay, none included (auto), or N. With another "
+        "controller, the most. Default: auto.",
+    ),
+]
+Controller = Annotated[
+    str | None,
+    _option(
+        "--controller",
+        metavar="NAME",
+        panel=_DRAFT,
+        about="How the draft length is chosen: auto, fixed, or a rule of the literature. Default: "
+        "auto, or fixed with -k N.",
+        autocompletion=lambda: registry.names("controller"),
+    ),
+]
+ControllerOption = Annotated[
+    list[str] | None,
+    _option(
+        "--controller-option",
+        panel=_DRAFT,
+        metavar="NAME=VALUE",
+        about="A setting of the controller. Repeatable.",
+    ),
+]
 Verify = Annotated[
     str | None,
     _option(
         "--verify",
         panel=_DRAFT,
         metavar="NAME",
-        about="The rule that accepts drafts; left out, the one that suits the drafter. With "
-        "coupling a seed gives the same tokens whatever is drafted. typical, lenience and top-beta "
-        "are not exact: they change what the target would say.",
+        about="The rule that accepts drafts; left out, the one that suits the drafter, and with "
+        "--seed and -k auto coupling, by which a seed gives the same tokens whatever is drafted. "
+        "typical, lenience and top-beta are not exact: they change what the target would say.",
         autocompletion=lambda: registry.names("verifier"),
     ),
 ]

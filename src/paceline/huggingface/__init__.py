@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -72,8 +72,9 @@ class SpeculativeOutput(GenerateDecoderOnlyOutput):
 def speculate(
     drafter: str | Sequence[str] | Drafter | None = None,
     *,
-    num_draft_tokens: int | None = None,
+    num_draft_tokens: int | Literal["auto"] | None = None,
     controller: str | Controller | None = None,
+    controller_options: Mapping[str, Any] | None = None,
     draft_model: PreTrainedModel | Target | Any = None,
     verify: str | Verifier | None = None,
     verify_options: Mapping[str, Any] | None = None,
@@ -94,12 +95,16 @@ def speculate(
     Args:
         drafter: a registered name, or a drafter; by default "model" where a draft model is given,
             else "ngram". Several names, in a list or as in "ngram,model", take turns.
-        num_draft_tokens: the most tokens that are drafted a round, for a controller given by
-            name; 5 where left out.
-        controller: a registered name, or a controller: how far to draft; "fixed" by default.
+        num_draft_tokens: the most tokens that are drafted a round; None or "auto" leaves it to
+            the controller.
+        controller: a registered name, or a controller: how far to draft. By default "auto", which
+            drafts as far as it pays, or with a number of draft tokens "fixed".
+        controller_options: settings of a controller given by name.
         draft_model: for drafters that need one: a model of `transformers` or one from
             `paceline.load`, with the tokenizer of the target.
-        verify: a registered rule, or a rule; None is the one that suits the drafter.
+        verify: a registered rule, or a rule; None is the one that suits the drafter. Where draft
+            lengths follow the clock, as with "auto", and the call samples, it is "coupling", so
+            that the same seed gives the same text.
         verify_options: settings of a rule given by name.
         tokenizer: of the target, for `stop_strings`, for references that are text, and to compare
             with that of a draft model from `paceline.load`.
@@ -146,9 +151,13 @@ def speculate(
         encode=encode,
         fingerprint=lambda: None if tokenizer is None else tokenizer_fingerprint(tokenizer),
     )
+    control = make_controller(controller, num_draft_tokens, controller_options, drafter=made)
     return Speculation(
         verifier=make_verifier(verify, made, verify_options),
-        controller=make_controller(controller, num_draft_tokens),
+        sampling_verifier=make_verifier(
+            verify, made, verify_options, controller=control, repeatable=True
+        ),
+        controller=control,
         drafter=made,
         draft_model=options.get("model") if draft_model is None else draft_model,
         tokenizer=tokenizer,
@@ -167,6 +176,7 @@ class Speculation:
     draft_model: Any
     controller: Controller
     verifier: Verifier
+    sampling_verifier: Verifier
     tokenizer: Any
     stop_strings: tuple[str, ...]
     streamer: BaseStreamer | None
@@ -236,6 +246,7 @@ class Speculation:
         longest = criteria.max_length
         max_tokens = None if longest is None else max(1, longest - input_ids.shape[1])
         seed, drafter = self._seed(params), self._drafter_of_now(decoder.info)
+        verifier = self.verifier if params.is_greedy else self.sampling_verifier
         target = CachedTarget(decoder, prefill_rows=config.prefill_chunk_size or PREFILL_ROWS)
         if streamer is None and self.streamer is not None:
             streamer = self.streamer
@@ -260,7 +271,7 @@ class Speculation:
                 )
                 for number, row in enumerate(rows)
             ]
-            for event in stack.enter_context(closing(decode(target, self.verifier, requests))):
+            for event in stack.enter_context(closing(decode(target, verifier, requests))):
                 answers.take(event)
                 metrics = metrics.add(event)
                 if self.on_event is not None:
@@ -281,9 +292,9 @@ class Speculation:
             cache=cache,
             spec={
                 "drafter": drafter.name,
-                "verifier": self.verifier.name,
-                "exact": self.verifier.exact,
-                "promise": promise_of(self.verifier, params, target.info),
+                "verifier": verifier.name,
+                "exact": verifier.exact,
+                "promise": promise_of(verifier, params, target.info),
                 **metrics.spec(),
             },
         )

@@ -1,0 +1,25 @@
+"""How often a draft token will be accepted at least, by the entropy of its law.
+
+Source: AdaEDL, Agrawal et al. 2410.18351.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+
+def acceptance_bound(q: Tensor, factor: float = 0.2) -> float:
+    """1 - sqrt(factor * H(q)), H in nats; below 0 where q is very flat.
+
+    Args:
+        q: the law of a draft token `[V]`.
+        factor: gamma of the paper, fitted there.
+
+    Example:
+        >>> round(acceptance_bound(torch.full((4,), 0.25)), 4)
+        0.4734
+    """
+    return 1 - math.sqrt(factor * float(torch.special.entr(q).sum()))

@@ -1,0 +1,94 @@
+"""What is learnt of costs, from timings with known answers."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from paceline.controllers.timing import DraftTimes, PassTimes, rising
+
+TRUE = {1: 0.060, 2: 0.062, 4: 0.066, 6: 0.075}
+
+
+def learnt(noise: float, spikes: float, seed: int = 0) -> PassTimes:
+    chance, found = random.Random(seed), PassTimes()
+    for number in range(120):
+        rows = (6, 4, 1, 2, 6, 6)[number % 6]
+        slow = 4 if chance.random() < spikes else 1
+        found.observe(rows, TRUE[rows] * slow * (1 + noise * chance.uniform(-1, 1)))
+    return found
+
+
+def test_each_number_of_rows_has_its_time_despite_noise_and_spikes() -> None:
+    found = learnt(0.05, 0.05)
+    for rows, seconds in TRUE.items():
+        assert found(rows) == pytest.approx(seconds, rel=0.04)
+    assert TRUE[4] < found(5) < TRUE[6] * 1.02
+    assert found(9) > found(6)
+
+
+def test_more_rows_never_cost_less() -> None:
+    found = PassTimes()
+    for rows, seconds in ((1, 1.0), (3, 1.3), (5, 1.1), (6, 1.6)) * 4:
+        found.observe(rows, seconds)
+    times = [found(rows) for rows in range(1, 12)]
+    assert times == sorted(times)
+
+
+def test_a_machine_that_slows_down_slows_what_is_not_seen_as_well() -> None:
+    found = learnt(0.0, 0.0)
+    for _ in range(12):
+        found.observe(6, 3 * TRUE[6])
+    assert found(6) == pytest.approx(3 * TRUE[6], rel=0.02)
+    assert found(1) == pytest.approx(3 * TRUE[1], rel=0.05)
+
+
+def test_a_jump_behind_one_row_is_found_by_one_plain_pass() -> None:
+    found = PassTimes()
+    for _ in range(6):
+        found.observe(5, 1.0)
+    before = found(1)
+    for _ in range(4):
+        found.observe(1, 0.5)
+    assert before > 0.8
+    assert found(1) == pytest.approx(0.5, rel=0.15)
+    assert found(5) == pytest.approx(1.0, rel=0.05)
+
+
+def test_a_table_is_taken_as_it_is() -> None:
+    found = PassTimes({1: 1.0, 5: 1.4})
+    found.observe(1, 100.0)
+    assert [round(found(rows), 9) for rows in (1, 3, 5, 7)] == [1.0, 1.2, 1.4, 1.6]
+    assert PassTimes({1: 2.0})(2) == pytest.approx(2.06)
+
+
+def test_rising_is_the_least_squares_fit() -> None:
+    assert rising([(3.0, 1.0), (1.0, 3.0), (2.0, 1.0)]) == [1.5, 1.5, 2.0]
+
+
+def test_a_draft_has_a_start_and_a_cost_a_token() -> None:
+    times, chance = DraftTimes(), random.Random(1)
+    for number in range(40):
+        tokens = (1, 4, 7)[number % 3]
+        slow = 5 if chance.random() < 0.05 else 1
+        times.observe(tokens, (0.004 + 0.016 * tokens) * slow, 0)
+    assert times.token == pytest.approx(0.016, rel=0.12)
+    assert times(7) == pytest.approx(0.116, rel=0.05)
+
+
+def test_rounds_of_one_length_say_what_a_token_costs() -> None:
+    times = DraftTimes()
+    for _ in range(3):
+        times.observe(4, 0.08, 0)
+    assert times.token == pytest.approx(0.02, rel=0.15)
+    assert times(4) == pytest.approx(0.08, rel=0.01)
+
+
+def test_catching_up_is_no_part_of_a_usual_draft() -> None:
+    times = DraftTimes()
+    for tokens in (1, 4, 1, 4):
+        times.observe(tokens, 0.02 * tokens, 0)
+    times.observe(2, 0.04 + 0.5, 100)
+    assert times(2) == pytest.approx(0.04, rel=0.1)
+    assert times.catch_up == pytest.approx(0.005, rel=0.05)
