@@ -389,10 +389,6 @@ class AutoSession:
         self._recent_passes = 0.95 * self._recent_passes + passes
         for other in self._arms.values():
             other.idle = 0 if other is arm and length else other.idle + committed
-        if self._rounds == 0 and len(self._arms) > 1:
-            for other in self._arms.values():
-                # A drafter that was not asked may not have read the prompt yet.
-                other.idle += 0 if other is arm else outcome.context
         self._rounds += 1
         self._tokens += committed
 
