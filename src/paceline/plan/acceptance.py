@@ -22,6 +22,7 @@ class MeasuredAcceptance:
         counts: by position.
         draft_model: its name, where there is one.
         settings: of the drafter.
+        fixed: whether every round drafted up to the same length.
     """
 
     name: str
@@ -29,10 +30,14 @@ class MeasuredAcceptance:
     counts: AcceptanceCounts
     draft_model: str | None = None
     settings: Mapping[str, Any] = field(default_factory=dict)
+    fixed: bool = True
 
 
 def read_acceptance(path: Path) -> list[MeasuredAcceptance]:
     """Every method of a report that drafted something, the longest drafts of each drafter.
+
+    A method whose draft lengths a controller chose counts only where there is no other of its
+    drafter: it drafts far where the text is easy, which says little of a fixed length.
 
     Raises:
         InvalidInput: the file is missing, or is no such report.
@@ -55,9 +60,13 @@ def read_acceptance(path: Path) -> list[MeasuredAcceptance]:
     for item in drafted:
         key = item.drafter, item.draft_model, json.dumps(dict(item.settings), sort_keys=True)
         best = longest.setdefault(key, item)
-        if len(item.counts.drafted) > len(best.counts.drafted):
+        if _worth(item) > _worth(best):
             longest[key] = item
     return list(longest.values())
+
+
+def _worth(item: MeasuredAcceptance) -> tuple[bool, int]:
+    return item.fixed, len(item.counts.drafted)
 
 
 def _method(item: Mapping[str, Any]) -> MeasuredAcceptance:
@@ -74,4 +83,5 @@ def _method(item: Mapping[str, Any]) -> MeasuredAcceptance:
         counts=counts,
         draft_model=item.get("draft_model"),
         settings=item.get("settings") or {},
+        fixed=isinstance(item.get("num_draft_tokens", 0), int),
     )
