@@ -99,6 +99,13 @@ def test_coupling_holds_seed_by_seed_and_a_drafter_that_breaks_it_is_found() -> 
     assert broken.verdict is Verdict.FAULT
 
 
+@pytest.mark.parametrize("controller", registry.names("controller"))
+def test_every_registered_controller_keeps_the_law(controller: str) -> None:
+    staged = registry.make("controller", controller, {})
+    finding = check_law(Parts(ModelDrafter(HALF), TokenVerifier(), staged), WARM, max_runs=300)
+    assert finding.verdict is Verdict.PASS, finding.summary
+
+
 def test_nothing_drafted_is_no_pass() -> None:
     never = Line(lambda so_far, number, k: [])
     finding = check_law(Parts(never, TokenVerifier(), FixedController(2)), WARM, max_runs=20)

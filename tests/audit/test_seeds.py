@@ -64,3 +64,14 @@ def test_chance_from_elsewhere_is_a_fault(prompts):
     options = {"temperature": 1.0, "drafter": Forgets(), "num_draft_tokens": 3}
     finding = check_seeds(over(TableTarget(cycle(0.4))), prompts, options, max_tokens=24)
     assert finding.verdict is Verdict.FAULT
+
+
+def test_where_draft_lengths_follow_the_clock_the_rule_decides(prompts):
+    options = {"temperature": 1.0, "drafter": "ngram", "controller": "auto"}
+    model = over(TableTarget(cycle(0.4)))
+    unnamed = check_seeds(model, prompts, options, max_tokens=12)
+    assert unnamed.verdict is Verdict.PASS
+    assert all(row["plain"] == "same" for row in unnamed.evidence)
+    named = check_seeds(model, prompts, {**options, "verify": "token"}, max_tokens=12)
+    assert named.verdict is None
+    assert "follow the clock" in named.summary

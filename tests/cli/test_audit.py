@@ -18,7 +18,7 @@ def prompts(tmp_path):
 
 
 def test_a_right_configuration_passes(run, tiny, prompts):
-    result = run("audit", "-m", tiny, "--prompts", prompts, *SIZES, "--json")
+    result = run("audit", "-m", tiny, "--prompts", prompts, "-k", 4, *SIZES, "--json")
     found = json.loads(result.stdout)
     checks = {finding["check"]: finding["verdict"] for finding in found["findings"]}
     assert list(checks) == [
@@ -67,6 +67,8 @@ def test_too_few_samples_are_inconclusive(run, tiny, prompts):
         (["--temperature", "-1"], "temperature must be"),
         (["--draft-storage", "int4"], "go with --draft-model"),
         (["--samples", "0"], "--samples"),
+        (["--controller", "fixd"], "did you mean 'fixed'"),
+        (["-k", "some"], "--num-draft-tokens"),
     ],
 )
 def test_bad_input_is_answered_in_one_line(run, tiny, prompts, options, message):

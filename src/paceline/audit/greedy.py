@@ -39,7 +39,7 @@ def check_greedy(
         A pass where all tokens are equal; tie-limited where answers part at ties alone; a fault
         where one parts elsewhere; inconclusive where no answer holds an accepted draft token.
     """
-    greedy = {**options, "temperature": 0.0, "seed": 0, "max_tokens": max_tokens}
+    greedy = {**options, "temperature": 0.0, "max_tokens": max_tokens}
     rows: list[dict[str, Any]] = []
     for number, (name, prompt) in enumerate(prompts):
         progress(number, len(prompts), "greedy answers")

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from paceline.api import LanguageModel
-from paceline.audit.answers import NamedPrompt, answers, plainly
+from paceline.audit.answers import NamedPrompt, answers, parts_of, plainly
 from paceline.audit.power import LEAST, achieved_power, num_answers, smallest_effect
 from paceline.audit.progress import Progress, silent
 from paceline.audit.twosample import NUM_TESTS, Stratum, Units, compare
@@ -81,12 +81,16 @@ def check_sampling(
         progress: told of each prompt.
     """
     n = settings.num_samples(len(prompts))
-    sides = plainly(options), dict(options)
+    # The rule is that of an answer without a seed; a seed may bring another where none is named.
+    verifier = parts_of(model, prompts[0].prompt, options).verifier
+    chosen = {name: value for name, value in options.items() if name != "verify_options"}
+    chosen["verify"] = verifier
+    sides = plainly(chosen), chosen
     strata: list[Stratum] = []
     accepted = 0
     for number, (name, prompt) in enumerate(prompts):
         drawn: list[list[Units]] = []
-        for side, chosen in enumerate(sides):
+        for side, how in enumerate(sides):
             progress(2 * number + side, 2 * len(prompts), CHECK)
             first = settings.seed + (2 * number + side) * n
             found: list[Units] = []
@@ -95,7 +99,7 @@ def check_sampling(
                 batch = answers(
                     model,
                     [prompt] * size,
-                    {**chosen, "max_tokens": settings.max_tokens},
+                    {**how, "max_tokens": settings.max_tokens},
                     seeds=range(first + start, first + start + size),
                 )
                 found += [answer.tokens for answer in batch]

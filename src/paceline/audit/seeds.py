@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from paceline.api import LanguageModel
+from paceline.assembly import uses_clock
 from paceline.audit.answers import NamedPrompt, answer, dtype_of, parts_of, plainly
 from paceline.audit.progress import Progress, silent
 from paceline.audit.verdicts import Finding, Verdict
@@ -37,7 +38,19 @@ def check_seeds(
         seed: of the first prompt; the i-th prompt has `seed + i`.
         progress: told of each prompt.
     """
-    couples = parts_of(model, prompts[0].prompt, options).verifier.couples
+    parts = parts_of(model, prompts[0].prompt, {**options, "seed": seed})
+    couples = parts.verifier.couples
+    if uses_clock(parts.controller) and not couples:
+        return Finding(
+            CHECK,
+            None,
+            f"Not promised: the draft lengths of controller {parts.controller.name!r} follow the "
+            f"clock, and under the rule {parts.verifier.name!r} the text of a seed depends on "
+            "them.",
+        )
+    # Named, so that plain decoding, whose draft length is fixed, goes with the same rule.
+    options = {name: value for name, value in options.items() if name != "verify_options"}
+    options["verify"] = parts.verifier
     rows: list[dict[str, Any]] = []
     for number, (name, prompt) in enumerate(prompts):
         progress(number, len(prompts), CHECK)

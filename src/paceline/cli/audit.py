@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from paceline.assembly import check_rule, choose_drafter
+from paceline.assembly import check_rule, choose_drafter, make_controller
 from paceline.cli import audit_options as own
 from paceline.cli import audit_view, options, terminal, threads
 from paceline.cli.inputs import drafter_settings, named_values
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from paceline.workload import Item
 
 DEFAULT_MODEL = "smollm2-135m"
-DEFAULT_NUM_DRAFT_TOKENS = 5
 DEFAULT_MAX_TOKENS = 64
 DEFAULT_SAMPLE_TOKENS = 8
 DEFAULT_DETECT = 0.15
@@ -29,8 +28,8 @@ DEFAULT_FALSE_ALARM_RATE = 0.001
 
 _LOCAL = (
     "dtype", "storage", "invariant", "trust_remote_code", "allow_pickle", "drafter",
-    "num_draft_tokens", "verify", "verify_option", "draft_model", "draft_storage",
-    "draft_head_tokens", "drafter_option", "raw",
+    "num_draft_tokens", "controller", "controller_option", "verify", "verify_option",
+    "draft_model", "draft_storage", "draft_head_tokens", "drafter_option", "raw",
 )  # fmt: skip
 _REMOTE = (
     "baseline_url", "baseline_model", "api", "concurrency", "timeout", "retries", "api_key_env",
@@ -58,7 +57,9 @@ def audit(
     trust_remote_code: options.TrustRemoteCode = False,
     allow_pickle: options.AllowPickle = False,
     drafter: options.Drafter = None,
-    num_draft_tokens: options.NumDraftTokens = DEFAULT_NUM_DRAFT_TOKENS,
+    num_draft_tokens: options.DraftLength = None,
+    controller: options.Controller = None,
+    controller_option: options.ControllerOption = None,
     verify: options.Verify = None,
     verify_option: options.VerifyOption = None,
     draft_model: options.DraftModel = None,
@@ -115,6 +116,7 @@ def audit(
     }
     settings = drafter_settings((), {}, drafter_option or ())
     rule_settings = named_values("--verify-option", verify_option or ())
+    pacing = named_values("--controller-option", controller_option or ())
     trust = {"trust_remote_code": trust_remote_code, "allow_pickle": allow_pickle}
     threads.give_way_where_busy()
     with terminal.progress("starting" if url else f"loading {model or DEFAULT_MODEL}") as tell:
@@ -130,6 +132,7 @@ def audit(
         if url is None:
             check_rule(verify, rule_settings)
             choose_drafter(drafter, settings, draft_model, option="--draft-model")
+            make_controller(controller, num_draft_tokens, pacing)
             parts = _load(
                 model or DEFAULT_MODEL,
                 {"dtype": dtype, "storage": storage, "invariant": invariant, **trust},
@@ -161,6 +164,8 @@ def audit(
             "drafter": drafter,
             "drafter_options": settings,
             "num_draft_tokens": num_draft_tokens,
+            "controller": controller,
+            "controller_options": pacing,
             "verify": verify,
             "verify_options": rule_settings,
             **({} if draft is None else {"draft_model": draft}),
