@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 
 import pytest
 
-from paceline import registry
+from paceline import assembly, registry
 from paceline.assembly import (
     Choice,
     check_processors,
@@ -40,6 +40,7 @@ from tests.rigged import markov, oracle
 from tests.tiny_tokenizers import byte_level, sentencepiece
 
 TARGET = markov(8, 0)
+TOKENIZERS = byte_level(), sentencepiece()
 
 
 @dataclass(frozen=True)
@@ -78,8 +79,24 @@ def made(drafter: Any = None, settings: Any = None, draft_model: Any = None) -> 
         settings,
         draft_model,
         as_target=lambda source: {"target": TARGET}[source],
+        as_foreign=lambda source: assembly.Foreign({"target": TARGET}[source], *TOKENIZERS),
         encode=lambda text: [ord(letter) for letter in text],
     )
+
+
+class TestForeign:
+    def test_a_drafter_that_translates_is_handed_both_tokenizers(self) -> None:
+        drafter = made("universal", {"mode": "slem"}, "target")
+        assert (drafter.model, drafter.mode) == (TARGET, "slem")
+        assert (drafter.tokenizer, drafter.draft_tokenizer) == TOKENIZERS
+
+    def test_one_that_is_given_as_a_setting_stays(self) -> None:
+        own = byte_level()
+        assert made("universal", {"draft_tokenizer": own}, "target").draft_tokenizer is own
+
+    def test_as_a_part_of_a_cascade(self) -> None:
+        drafter = made("ngram,universal", {"mode": "slem"}, "target")
+        assert drafter.drafters[1].draft_tokenizer is TOKENIZERS[1]
 
 
 class TestChoice:

@@ -16,6 +16,7 @@ import torch
 from paceline import jobs, loading
 from paceline import options as checked
 from paceline.assembly import (
+    Foreign,
     check_processors,
     check_same_tokenizer,
     make_controller,
@@ -361,6 +362,7 @@ class LanguageModel:
             options.get("drafter_options"),
             options.get("draft_model"),
             as_target=self._draft_target,
+            as_foreign=self._foreign,
             encode=lambda text: encode_plain(self._needed_tokenizer("a text to draft from"), text),
             fingerprint=self._fingerprint,
         )
@@ -374,22 +376,33 @@ class LanguageModel:
             warn_of_vocabularies(self.target.info, source.info)
             target: Target = source
             return target
-        if not isinstance(source, (LanguageModel, str, Path)):
-            raise InvalidInput(
-                f"draft_model must be a name, a path or a loaded model; it is a "
-                f"{type(source).__name__}: load it first, with paceline.load(model, tokenizer)"
-            )
         with self._lock:  # a second thread waits for the model rather than load it too
-            if isinstance(source, LanguageModel):
-                draft = source
-            else:
-                if str(source) not in self._drafts:
-                    self._drafts[str(source)] = load(source)
-                draft = self._drafts[str(source)]
+            draft = self._draft(source)
             if draft not in self._checked:
                 self._compare(draft)
                 self._checked.add(draft)
         return draft.target
+
+    def _foreign(self, source: Any) -> Foreign:
+        """A draft model of any tokenizer, with both tokenizers."""
+        if isinstance(getattr(source, "info", None), TargetInfo):
+            return Foreign(source, self.tokenizer, None)
+        with self._lock:
+            draft = self._draft(source)
+        return Foreign(draft.target, self.tokenizer, draft.tokenizer)
+
+    def _draft(self, source: Any) -> LanguageModel:
+        """A draft model as it was given, loaded once."""
+        if isinstance(source, LanguageModel):
+            return source
+        if not isinstance(source, (str, Path)):
+            raise InvalidInput(
+                f"draft_model must be a name, a path or a loaded model; it is a "
+                f"{type(source).__name__}: load it first, with paceline.load(model, tokenizer)"
+            )
+        if str(source) not in self._drafts:
+            self._drafts[str(source)] = load(source)
+        return self._drafts[str(source)]
 
     def _compare(self, draft: LanguageModel) -> None:
         if self.tokenizer is None or draft.tokenizer is None:

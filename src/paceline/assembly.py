@@ -29,6 +29,14 @@ _MEMBERS: dict[registry.Kind, tuple[str, ...]] = {
 }
 
 
+class Foreign(NamedTuple):
+    """A draft model whose tokenizer may be another, and both tokenizers; None where unknown."""
+
+    target: Target
+    tokenizer: Any
+    draft_tokenizer: Any
+
+
 class Choice(NamedTuple):
     """A registered drafter and what it is to be built from.
 
@@ -191,6 +199,7 @@ def make_drafter(
     draft_model: Any,
     *,
     as_target: Callable[[Any], Target],
+    as_foreign: Callable[[Any], Foreign],
     encode: Callable[[str], Sequence[int]],
     fingerprint: Callable[[], str | None] = lambda: None,
 ) -> Drafter:
@@ -201,6 +210,7 @@ def make_drafter(
         settings, draft_model: see `choose_drafter`.
         as_target: turns a draft model as it was given into a target. Called once it is sure that
             the drafter takes one, since that may load it.
+        as_foreign: the same for drafters that take a draft model with another tokenizer.
         encode: the token ids of a text amid others, for the setting `references`: a text, or a
             list of texts and of token ids; and for `prediction`: a text or token ids.
         fingerprint: of the target's tokenizer, None where that is not known; called for a drafter
@@ -217,12 +227,14 @@ def make_drafter(
             )
         _check_members("drafter", "drafter", drafter)
         return drafter  # type: ignore[return-value]
-    return _build(choose_drafter(drafter, settings, draft_model), as_target, encode, fingerprint)
+    choice = choose_drafter(drafter, settings, draft_model)
+    return _build(choice, as_target, as_foreign, encode, fingerprint)
 
 
 def _build(
     choice: Choice,
     as_target: Callable[[Any], Target],
+    as_foreign: Callable[[Any], Foreign],
     encode: Callable[[str], Sequence[int]],
     fingerprint: Callable[[], str | None],
 ) -> Drafter:
@@ -234,10 +246,17 @@ def _build(
     if "prediction" in chosen:
         chosen["prediction"] = _token_ids("a prediction", chosen["prediction"], encode)
     if choice.draft_model is not None:
-        chosen["model"] = as_target(choice.draft_model)
+        if registry.translates(registry.find("drafter", choice.name)):
+            foreign = as_foreign(choice.draft_model)
+            found = {"tokenizer": foreign.tokenizer, "draft_tokenizer": foreign.draft_tokenizer}
+            chosen = {"model": foreign.target, **found, **chosen}
+        else:
+            chosen["model"] = as_target(choice.draft_model)
     if choice.parts:
         chosen["drafters"] = tuple(
-            _build(part, as_target, encode, fingerprint) if isinstance(part, Choice) else part
+            _build(part, as_target, as_foreign, encode, fingerprint)
+            if isinstance(part, Choice)
+            else part
             for part in choice.parts
         )
     made: Drafter = registry.make("drafter", choice.name, chosen)
@@ -423,7 +442,8 @@ def check_same_tokenizer(ours: Any, theirs: Any, *, target: str, draft: str) -> 
         raise InvalidInput(
             f"the draft model {draft} has another tokenizer than {target}: "
             f"{len(extra)} tokens stand in one vocabulary alone and {len(differing)} have another "
-            "number; choose a draft model of the same family"
+            "number; choose a draft model of the same family, or the drafter 'universal' "
+            "(--drafter universal), which takes another tokenizer"
         )
 
 

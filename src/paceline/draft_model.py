@@ -58,6 +58,16 @@ class DraftModel:
         if old == 0 and len(missing) > _CATCH_UP:
             self._prefill(missing[:-1])
 
+    def revise(self, kept: int, tokens: Sequence[int]) -> None:
+        """Keep the first `kept` committed tokens, and append others in place of the rest.
+
+        For a model whose tokens are not the target's: the same text may come to be written
+        otherwise when it goes on.
+        """
+        del self.committed[kept:]
+        if self.committed or tokens:
+            self.observe(tokens)
+
     def reach(self, num_draft_tokens: int) -> int:
         """How many tokens it can draft from here, up to `num_draft_tokens`.
 

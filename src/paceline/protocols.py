@@ -78,7 +78,9 @@ class Drafter(Protocol):
     `model`. It can then be given by name together with a draft model. The mark is read from the
     class, before there is a drafter, so it is no member here, and a class without it needs none
     (`registry.needs_draft_model`). In the same way one that combines others, which it takes as its
-    setting `drafters`, says `combines: ClassVar[bool] = True`.
+    setting `drafters`, says `combines: ClassVar[bool] = True`; and one whose draft model may have
+    another tokenizer, `translates: ClassVar[bool] = True`: it is handed both, as its settings
+    `tokenizer`, the target's, and `draft_tokenizer`.
     """
 
     @property

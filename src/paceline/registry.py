@@ -69,6 +69,14 @@ def needs_draft_model(drafter: Any) -> bool:
     return bool(getattr(drafter, "needs_draft_model", False))
 
 
+def translates(drafter: Any) -> bool:
+    """Whether a drafter, or its class, takes a draft model with another tokenizer.
+
+    It takes both tokenizers, as its settings `tokenizer`, the target's, and `draft_tokenizer`.
+    """
+    return bool(getattr(drafter, "translates", False))
+
+
 def combines(drafter: Any) -> bool:
     """Whether a drafter, or its class, holds others as its setting `drafters`.
 

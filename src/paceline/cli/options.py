@@ -199,7 +199,7 @@ DraftModel = Annotated[
         "--draft-model",
         panel=_DRAFT,
         metavar="NAME|FOLDER|GGUF",
-        about="A smaller model with the same tokenizer.",
+        about="A smaller model with the same tokenizer; for --drafter universal with any.",
         autocompletion=model_names,
     ),
 ]

@@ -206,6 +206,7 @@ def _built(method: Method, tokenizer: Any) -> Drafter:
         dict(method.settings),
         None,
         as_target=never,
+        as_foreign=never,
         encode=lambda text: encode_plain(tokenizer, text),
     )
 

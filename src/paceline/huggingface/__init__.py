@@ -22,6 +22,7 @@ from transformers.generation.streamers import BaseStreamer
 
 from paceline import registry
 from paceline.assembly import (
+    Foreign,
     check_processors,
     check_same_tokenizer,
     make_controller,
@@ -101,13 +102,14 @@ def speculate(
             drafts as far as it pays, or with a number of draft tokens "fixed".
         controller_options: settings of a controller given by name.
         draft_model: for drafters that need one: a model of `transformers` or one from
-            `paceline.load`, with the tokenizer of the target.
+            `paceline.load`, with the tokenizer of the target. For the drafter "universal" it may
+            have another: of a model of `transformers` give that as the option `draft_tokenizer`.
         verify: a registered rule, or a rule; None is the one that suits the drafter. Where draft
             lengths follow the clock, as with "auto", and the call samples, it is "coupling", so
             that the same seed gives the same text.
         verify_options: settings of a rule given by name.
-        tokenizer: of the target, for `stop_strings`, for references that are text, and to compare
-            with that of a draft model from `paceline.load`.
+        tokenizer: of the target, for `stop_strings`, for "universal", for references that are
+            text, and to compare with that of a draft model from `paceline.load`.
         stop_strings: as for `generate`, which does not take them with a `custom_generate`.
         streamer: as for `generate`, which does not hand its own to a `custom_generate`.
         seed: the same seed gives the same samples. None takes one from torch's generator, so that
@@ -148,6 +150,9 @@ def speculate(
         options,
         draft_model,
         as_target=lambda source: _draft_target(source, tokenizer),
+        as_foreign=lambda source: Foreign(
+            _draft_target(source), tokenizer, getattr(source, "tokenizer", None)
+        ),
         encode=encode,
         fingerprint=lambda: None if tokenizer is None else tokenizer_fingerprint(tokenizer),
     )
@@ -310,7 +315,8 @@ class Speculation:
         elif registry.needs_draft_model(drafter):  # it is `model`, see `protocols.Drafter`
             if isinstance(self.draft_model, nn.Module):
                 drafter = replace(drafter, model=_draft_target(self.draft_model))
-            if None in (self.tokenizer, getattr(self.draft_model, "tokenizer", None)):
+            known = None not in (self.tokenizer, getattr(self.draft_model, "tokenizer", None))
+            if not known and not registry.translates(drafter):
                 warn_of_vocabularies(target, drafter.model.info)
         made: Drafter = drafter
         return made
