@@ -423,7 +423,10 @@ class TestDraftModels:
         ids = (*model.encode(PROMPT)[-2:], *answer.token_ids)
         for references in ([ids], [PROMPT, ids]):
             found = model.generate(
-                PROMPT, drafter_options={"references": references}, max_tokens=30
+                PROMPT,
+                drafter_options={"references": references},
+                num_draft_tokens=5,
+                max_tokens=30,
             )
             assert found.token_ids == answer.token_ids
             assert found.metrics.mean_acceptance_length > 3

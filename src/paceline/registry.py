@@ -37,7 +37,7 @@ def names(kind: Kind) -> list[str]:
     """The registered names of a kind, sorted; imports nothing.
 
     >>> names("controller")[:1]
-    ['fixed']
+    ['adaedl']
     """
     return sorted({point.name for point in _registered(kind)})
 

@@ -42,7 +42,9 @@ def test_no_other_allocation_promises_more(width: int) -> None:
         counts = allocate(scores, beliefs, width)
         assert sum(counts) == width
         most = max(
-            promise(other) for other in itertools.product(range(5), repeat=3) if sum(other) <= width
+            promise(scores, beliefs, other)
+            for other in itertools.product(range(5), repeat=3)
+            if sum(other) <= width
         )
         assert promise(scores, beliefs, counts) == pytest.approx(most, abs=1e-12)
 

@@ -35,7 +35,7 @@ class Shared(Planted):
     """One session for all."""
 
     def __init__(self) -> None:
-        super().__init__(lambda heard: Budget(heard % 7))
+        super().__init__(lambda heard: Budget(heard % 11))
         self.session = Session(self.lengths)
 
     def open(self) -> Session:
