@@ -172,6 +172,22 @@ def test_the_budget_bounds_what_is_believed() -> None:
     assert propose(SuffixDrafter(), [text], Budget(5, min_first_confidence=0.6)).tokens == ()
 
 
+def test_a_text_of_one_token_is_no_more_work() -> None:
+    session = SuffixDrafter().open(INFO, 1000)
+    session.observe(Committed((1,) * 200))
+    weighed: list[int] = []
+    follow = session._follow
+
+    def counting(parts: Any, node: Any, count: int, limits: Any) -> Any:
+        weighed.append(count)
+        return follow(parts, node, count, limits)
+
+    session._follow = counting
+    assert session.propose(Budget(6), WARP, NOISE).tokens == (1,) * 6
+    assert len(weighed) <= 8
+    assert max(weighed) == 6
+
+
 def test_of_equals_the_newest_is_copied() -> None:
     assert propose(SuffixDrafter(), [[1, 2, 1, 3, 1]], Budget(1)).tokens == (3,)
 

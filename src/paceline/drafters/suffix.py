@@ -30,6 +30,9 @@ from paceline.types import (
     require_int,
 )
 
+MOST_MATCHES = 8
+"""Text seldom has more matches that differ; one token over and over has one for every length."""
+
 _ROUNDING = 1e-6
 """So that a factor of 0.1 gives ten tokens of match one token of draft."""
 
@@ -42,7 +45,7 @@ class SuffixDrafter:
     `factor * m + offset` tokens: the most frequent ones by turns (`path`), or the most probable
     continuations (`tree`). The proposal with the largest sum of probabilities is the draft, the
     longer match where they tie, and the request before past outputs. Point masses, exact under
-    every rule for such drafts; no model.
+    every rule for such drafts; no model. At most eight matches are weighed on each side.
 
     Args:
         mode: "path" or "tree"; "tree" needs a target and a rule that take trees.
@@ -136,16 +139,16 @@ def follow_path(parts: Sequence[SuffixCounts], node: Node, count: int, limits: L
     """The most frequent token, then the most frequent one behind it, and so on: `count` at most."""
     tokens: list[int] = []
     shares: list[float] = []
-    probability, score = 1.0, 0.0
+    probability, score, total = 1.0, 0.0, occurrences(parts, node)
     while len(tokens) < min(count, limits.depth):
         found = followers(parts, node, _share(limits, probability))
         if not found:
             break
-        share = found[0].times / occurrences(parts, node)
+        share = found[0].times / total
         probability *= share
         if probability < limits.min_probability:
             break
-        node = found[0].node
+        node, total = found[0].node, found[0].times
         tokens.append(found[0].token)
         shares.append(share)
         score += probability
@@ -196,6 +199,14 @@ def _share(limits: Limits, probability: float) -> float:
     return limits.min_probability / probability * (1 - 1e-9)
 
 
+def _some(found: list[tuple[int, Node]]) -> list[tuple[int, Node]]:
+    """At most `MOST_MATCHES` of the matches, from the longest to the shortest, evenly."""
+    last = len(found) - 1
+    if last < MOST_MATCHES:
+        return found
+    return [found[round(i * last / (MOST_MATCHES - 1))] for i in range(MOST_MATCHES)]
+
+
 Follow = Callable[[Sequence[SuffixCounts], Node, int, Limits], Proposal]
 
 
@@ -242,7 +253,7 @@ class SuffixSession:
             return Proposal()
         limits = Limits(depth, drafter.min_probability)
         best = Proposal()
-        for length, node in matches(parts, self._tail):
+        for length, node in _some(matches(parts, self._tail)):
             count = min(most, int(drafter.factor * length + drafter.offset + _ROUNDING))
             if count <= best.score:
                 break

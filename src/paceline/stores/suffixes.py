@@ -207,6 +207,15 @@ def followers(parts: Sequence[SuffixCounts], node: Node, share: float) -> list[F
 
     Of equally frequent ones the one that came last goes first.
     """
+    if len(parts) == 1:  # the same, shorter
+        part, state = parts[0], node[0]
+        count, recent, least = part.count, part.recent, share * part.count[state]
+        only = [
+            (-count[after], -recent[after], token, (after,))
+            for token, after in part.transitions(state)
+            if count[after] >= least
+        ]
+        return [Follower(token, -times, after) for times, _, token, after in sorted(only)]
     total = occurrences(parts, node)
     tokens: dict[int, None] = {}
     for part, state in zip(parts, node, strict=True):
@@ -223,6 +232,6 @@ def followers(parts: Sequence[SuffixCounts], node: Node, share: float) -> list[F
         )
         times = occurrences(parts, after)
         if times >= share * total:
-            recent = max(part.recent[s] for part, s in zip(parts, after, strict=True) if s)
-            found.append((-times, -recent, token, after))
+            latest = max(part.recent[s] for part, s in zip(parts, after, strict=True) if s)
+            found.append((-times, -latest, token, after))
     return [Follower(token, -times, after) for times, _, token, after in sorted(found)]
