@@ -7,15 +7,16 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from torch import Tensor
 from torch.nn import functional
 
-from paceline.errors import InvalidInput, UnknownName
+from paceline.errors import InvalidInput, NoTokenLeft, UnknownName
 from paceline.math.entropy import acceptance_bound
-from paceline.protocols import Target, Work
+from paceline.math.noise import Noise, Purpose
+from paceline.protocols import Target, Warp, Work
 from paceline.types import Draft, SamplingParams, TargetInfo
 
 log = logging.getLogger("paceline")
@@ -167,6 +168,56 @@ class Stop(NamedTuple):
         if confidence[-1] < self.min_confidence:
             return True
         return math.prod(confidence) < self.min_path_confidence
+
+
+def draw_chain(
+    start: Callable[[], Tensor],
+    feed: Callable[[int], Tensor],
+    *,
+    position: int,
+    length: int,
+    warp: Warp,
+    noise: Noise,
+    stop: Stop,
+) -> Draft:
+    """Draw a chain, token by token, each from the law that is submitted with it.
+
+    Whether a token is submitted depends on those before it alone (rule 2 of `protocols`): `stop`
+    ends the chain before a draw, or behind a token that is kept. At temperature 0 the draft is a
+    point mass, and the beliefs that `stop` looks at are the softmax of the logits.
+
+    Args:
+        start: the logits `[V]` behind the committed tokens.
+        feed: the logits `[V]` behind one more token; not asked behind the last.
+        position: of the first token of the draft, absolute.
+        length: the most tokens, at least 1.
+        warp, noise: see `protocols.DraftSession.propose`.
+        stop: when to end early.
+    """
+    tokens: list[int] = []
+    laws: list[Tensor] = []
+    confidence: list[float] = []
+    logits = start()
+    while True:
+        try:
+            q = warp.law(logits, tokens)
+        except NoTokenLeft:
+            break  # what the options leave the target, the draft cannot say
+        belief = logits.softmax(dim=-1) if warp.is_greedy else q
+        if stop.before(belief):
+            break
+        token = noise.sample(q, position + len(tokens), Purpose.DRAFT)
+        tokens.append(token)
+        laws.append(q)
+        confidence.append(float(belief[token]))
+        if len(tokens) == length or stop.after(confidence):
+            break
+        logits = feed(token)
+    return Draft(
+        tuple(tokens),
+        probs=None if warp.is_greedy else tuple(laws),
+        confidence=tuple(confidence),
+    )
 
 
 def own_params(given: Any) -> SamplingParams | None:

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from torch import Tensor
-
-from paceline.draft_model import Stop
-from paceline.errors import NoTokenLeft
-from paceline.math.noise import Noise, Purpose
+from paceline.draft_model import Stop, draw_chain
+from paceline.math.noise import Noise
 from paceline.protocols import OwnLayers, Warp
 from paceline.types import Budget, Draft, SkipSet
 
@@ -44,30 +41,15 @@ class OwnDraft:
             budget.min_path_confidence,
             budget.entropy_bound,
         )
-        tokens: list[int] = []
-        laws: list[Tensor] = []
-        confidence: list[float] = []
         self.layers.start(skip)
-        new = self.committed[-1]
-        while True:
-            logits = self.layers.run([new])
-            try:
-                q = warp.law(logits, tokens)
-            except NoTokenLeft:
-                break  # a processor banned all that these layers may say
-            belief = logits.softmax(dim=-1) if warp.is_greedy else q
-            if stop.before(belief):
-                break
-            new = noise.sample(q, len(self.committed) + len(tokens), Purpose.DRAFT)
-            tokens.append(new)
-            laws.append(q)
-            confidence.append(float(belief[new]))
-            if len(tokens) == budget.num_draft_tokens or stop.after(confidence):
-                break
-        return Draft(
-            tuple(tokens),
-            probs=None if warp.is_greedy else tuple(laws),
-            confidence=tuple(confidence),
+        return draw_chain(
+            lambda: self.layers.run(self.committed[-1:]),
+            lambda token: self.layers.run([token]),
+            position=len(self.committed),
+            length=budget.num_draft_tokens,
+            warp=warp,
+            noise=noise,
+            stop=stop,
         )
 
 

@@ -9,11 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from torch import Tensor
-
-from paceline.draft_model import DraftModel, Stop, check_params, own_params
-from paceline.errors import NoTokenLeft
-from paceline.math.noise import Noise, Purpose
+from paceline.draft_model import DraftModel, Stop, check_params, draw_chain, own_params
+from paceline.math.noise import Noise
 from paceline.math.warp import SamplingWarp
 from paceline.protocols import Target, Warp
 from paceline.types import (
@@ -93,29 +90,14 @@ class ModelSession:
             max(budget.entropy_bound, self._drafter.entropy_bound),
             self._drafter.entropy_factor,
         )
-        tokens: list[int] = []
-        laws: list[Tensor] = []
-        confidence: list[float] = []
-        logits = model.start()
-        while True:
-            try:
-                q = warp.law(logits, tokens)
-            except NoTokenLeft:
-                break  # what the target may say, the draft model cannot
-            belief = logits.softmax(dim=-1) if warp.is_greedy else q
-            if stop.before(belief):
-                break
-            token = noise.sample(q, len(model.committed) + len(tokens), Purpose.DRAFT)
-            tokens.append(token)
-            laws.append(q)
-            confidence.append(float(belief[token]))
-            if len(tokens) == length or stop.after(confidence):
-                break
-            logits = model.feed([token])
-        return Draft(
-            tuple(tokens),
-            probs=None if warp.is_greedy else tuple(laws),
-            confidence=tuple(confidence),
+        return draw_chain(
+            model.start,
+            lambda token: model.feed([token]),
+            position=len(model.committed),
+            length=length,
+            warp=warp,
+            noise=noise,
+            stop=stop,
         )
 
     def close(self) -> None:

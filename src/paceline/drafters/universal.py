@@ -12,10 +12,10 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor
 
-from paceline.draft_model import DraftModel, Stop, check_params, own_params
-from paceline.errors import InvalidInput, NoTokenLeft
+from paceline.draft_model import DraftModel, Stop, check_params, draw_chain, own_params
+from paceline.errors import InvalidInput
 from paceline.math.candidates import Blocks
-from paceline.math.noise import Noise, Purpose
+from paceline.math.noise import Noise
 from paceline.math.warp import SamplingWarp
 from paceline.protocols import Target, Warp
 from paceline.types import Budget, Committed, Draft, SamplingParams, TargetInfo
@@ -142,33 +142,24 @@ class UniversalSession:
 
     def _intersection(self, length: int, warp: Warp, noise: Noise, stop: Stop) -> Draft:
         """Tokens of the target's vocabulary, drawn from what the draft model says of them."""
-        tokens: list[int] = []
-        laws: list[Tensor] = []
-        confidence: list[float] = []
-        logits = self._model.start()
-        while True:
-            row = logits.new_full((self._vocab_size,), -torch.inf)
-            row[self._our_ids] = logits[self._their_ids]
-            try:
-                q = warp.law(row, tokens)
-            except NoTokenLeft:
-                break  # what the options leave, the draft model does not have
-            belief = row.softmax(dim=-1) if warp.is_greedy else q
-            if stop.before(belief):
-                break
-            token = noise.sample(q, len(self._tokens) + len(tokens), Purpose.DRAFT)
-            tokens.append(token)
-            laws.append(q)
-            confidence.append(float(belief[token]))
-            if len(tokens) == length or stop.after(confidence):
-                break
-            logits = self._model.feed([self._to_draft[token]])
-        self._guess = [self._to_draft[token] for token in tokens]
-        return Draft(
-            tuple(tokens),
-            probs=None if warp.is_greedy else tuple(laws),
-            confidence=tuple(confidence),
+        model = self._model
+        draft = draw_chain(
+            lambda: self._in_our_tokens(model.start()),
+            lambda token: self._in_our_tokens(model.feed([self._to_draft[token]])),
+            position=len(self._tokens),
+            length=length,
+            warp=warp,
+            noise=noise,
+            stop=stop,
         )
+        self._guess = [self._to_draft[token] for token in draft.tokens]
+        return draft
+
+    def _in_our_tokens(self, logits: Tensor) -> Tensor:
+        """The draft model's logits of the tokens that both have, `[V]` of the target; else -inf."""
+        row = logits.new_full((self._vocab_size,), -torch.inf)
+        row[self._our_ids] = logits[self._their_ids]
+        return row
 
     def _strings(self, length: int, budget: Budget, stop: Stop) -> Draft:
         """What the draft model goes on to write, greedily, in the target's tokens."""
