@@ -86,9 +86,13 @@ class _Passes:
         most = max(batch for _, batch, _ in shapes)
         short = min(context for _, _, context in shapes)
         far = max(context for _, _, context in shapes)
-        room = max(n for n, _, _ in shapes) + 1
-        self._slots = [target.open(short + room) for _ in range(most)]
-        self._far = target.open(far + room) if far > short else self._slots[0]
+
+        def end(context: int) -> int:
+            """One token past the longest pass at a context."""
+            return context + 1 + max(n for n, _, c in shapes if c == context)
+
+        self._slots = [target.open(end(short)) for _ in range(most)]
+        self._far = target.open(end(far)) if far > short else self._slots[0]
         for slot in self._slots:
             target.prefill(slot, text[:short])
         if far > short:
