@@ -225,3 +225,19 @@ def test_plots(run, tmp_path, target):
         assert "alpha 0.9, c 0.05" in result.stdout
     else:
         assert name.stat().st_size > 10_000
+
+
+def test_a_model_is_measured_and_its_costs_are_kept(run, tiny, tiny_draft, tmp_path):
+    file = tmp_path / "costs.json"
+    arguments = ["plan", "--model", tiny, "--draft-model", tiny_draft, "--alpha", ".8"]
+    result = run(*arguments, "--save-costs", file, "--json")
+    assert result.exit_code == 0, result.stderr
+    found = json.loads(result.stdout)
+    assert sorted(found["costs"]["methods"]) == ["model", "none"]
+    assert {row["rows"] for row in found["costs"]["passes"]} >= {1, 2, 3, 4, 5, 8}
+    assert found["costs"]["memory"]["model"]["weights"] > 0
+    assert found["predictions"][3]["tokens"] == pytest.approx(3.3616, abs=1e-3)
+    assert "timing drafts of model" in result.stderr
+    # What was kept gives the same plan.
+    again = run("plan", "--costs", file, "--alpha", ".8", "--draft-model", tiny_draft, "--json")
+    assert json.loads(again.stdout)["predictions"] == found["predictions"]

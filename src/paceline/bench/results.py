@@ -110,7 +110,7 @@ class Group:
             "conditional_acceptance_rate_per_position": (
                 None if conditional is None else list(conditional)
             ),
-            "acceptance": counts_json(self.counts),
+            "acceptance": self.counts.to_json(),
             "time_s": dict(self.parts_s),
             "peak_memory_bytes": self.peak_bytes,
         }
@@ -207,7 +207,7 @@ class BenchResult:
             "methods": [
                 {
                     **method.to_json(),
-                    "acceptance": counts_json(self.group(place).counts),
+                    "acceptance": self.group(place).counts.to_json(),
                     "same_tokens": self._same(place),
                     "overall": self.group(place).to_json(),
                     "categories": {
@@ -267,9 +267,7 @@ class BenchResult:
                     "speedup_low": None if ratio is None else ratio.low,
                     "speedup_high": None if ratio is None else ratio.high,
                     "slower_beyond_noise": None if ratio is None else ratio.is_slower,
-                    "acceptance": counts_json(
-                        sum((run.counts for run in runs), AcceptanceCounts())
-                    ),
+                    "acceptance": sum((run.counts for run in runs), AcceptanceCounts()).to_json(),
                 }
             first = next(run for run in self.runs if run.item == place)
             found.append(
@@ -281,16 +279,6 @@ class BenchResult:
                 }
             )
         return found
-
-
-def counts_json(counts: AcceptanceCounts) -> dict[str, Any]:
-    """Acceptance by position as `paceline plan` takes it."""
-    return {
-        "rounds": counts.rounds,
-        "drafted": list(counts.drafted),
-        "tested": list(counts.tested),
-        "accepted": list(counts.accepted),
-    }
 
 
 def ratio_json(ratio: Ratio | None) -> dict[str, Any] | None:

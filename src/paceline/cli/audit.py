@@ -7,9 +7,17 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from paceline.assembly import check_rule, choose_drafter, make_controller
 from paceline.cli import audit_options as own
 from paceline.cli import audit_view, options, terminal, threads
+from paceline.cli.calls import (
+    DEFAULT_MODEL,
+    Drafting,
+    check_draft_storage,
+    load_draft,
+    tell_written,
+    uses_chat,
+)
+from paceline.cli.counting import steps
 from paceline.cli.inputs import drafter_settings, named_values
 from paceline.errors import InvalidInput
 from paceline.report.files import Outputs
@@ -19,7 +27,6 @@ if TYPE_CHECKING:
     from paceline.audit import Audit, LocalSettings, NamedPrompt, RemoteSettings
     from paceline.workload import Item
 
-DEFAULT_MODEL = "smollm2-135m"
 DEFAULT_MAX_TOKENS = 64
 DEFAULT_SAMPLE_TOKENS = 8
 DEFAULT_DETECT = 0.15
@@ -114,32 +121,43 @@ def audit(
         "presence_penalty": presence_penalty,
         "frequency_penalty": frequency_penalty,
     }
-    settings = drafter_settings((), {}, drafter_option or ())
-    rule_settings = named_values("--verify-option", verify_option or ())
-    pacing = named_values("--controller-option", controller_option or ())
+    drafting = Drafting(
+        drafter=drafter,
+        settings=drafter_settings((), {}, drafter_option or ()),
+        num_draft_tokens=num_draft_tokens,
+        controller=controller,
+        controller_settings=named_values("--controller-option", controller_option or ()),
+        verify=verify,
+        verify_settings=named_values("--verify-option", verify_option or ()),
+        draft_model=draft_model,
+    )
     trust = {"trust_remote_code": trust_remote_code, "allow_pickle": allow_pickle}
     threads.give_way_where_busy()
     with terminal.progress("starting" if url else f"loading {model or DEFAULT_MODEL}") as tell:
         from paceline.audit import LocalSettings, RemoteSettings, SamplingSettings
         from paceline.types import SamplingParams
 
-        # Refuse what cannot work before a model is loaded, which takes seconds.
         SamplingParams(**sampling)
         sampled = SamplingSettings(
             samples, detect, power, false_alarm_rate, max_tokens=sample_tokens, seed=seed
         )
         sampled.num_samples(len(items))
         if url is None:
-            check_rule(verify, rule_settings)
-            choose_drafter(drafter, settings, draft_model, option="--draft-model")
-            make_controller(controller, num_draft_tokens, pacing)
-            parts = _load(
-                model or DEFAULT_MODEL,
-                {"dtype": dtype, "storage": storage, "invariant": invariant, **trust},
-                draft_model,
-                {"storage": draft_storage or "auto", "head_tokens": draft_head_tokens, **trust},
-                tell,
-            )
+            drafting.check()
+            import paceline
+
+            with terminal.transformers_is_quiet():
+                target = paceline.load(
+                    model or DEFAULT_MODEL,
+                    dtype=dtype,
+                    storage=storage,
+                    invariant=invariant,
+                    progress=tell,
+                    **trust,
+                )
+                draft = None
+                if draft_model is not None:
+                    draft = load_draft(draft_model, draft_storage, draft_head_tokens, tell, **trust)
     if url is not None:
         assert baseline_url is not None  # _check_sides
         found = _remote(
@@ -158,18 +176,7 @@ def audit(
             {"api": api, "timeout": timeout, "retries": retries, "headers": _headers(api_key_env)},
         )
     else:
-        target, draft = parts
-        request: dict[str, Any] = {
-            **sampling,
-            "drafter": drafter,
-            "drafter_options": settings,
-            "num_draft_tokens": num_draft_tokens,
-            "controller": controller,
-            "controller_options": pacing,
-            "verify": verify,
-            "verify_options": rule_settings,
-            **({} if draft is None else {"draft_model": draft}),
-        }
+        request = {**sampling, **drafting.request(draft)}
         local = LocalSettings(max_tokens=max_tokens, seed=seed, sampling=sampled)
         found = _local(target, items, request, local, raw=raw)
     _tell(found, outputs, as_json=as_json)
@@ -190,12 +197,8 @@ def _check_sides(ctx: typer.Context, url: str | None, baseline_url: str | None) 
             option = f"--{name.replace('_', '-')}"
             other = "goes with --url" if url is None else "is for audits without --url"
             raise InvalidInput(f"{option} {other}; leave it out")
-    draft = ctx.params.get("draft_model")
-    if draft is None and (ctx.params.get("draft_storage") or ctx.params.get("draft_head_tokens")):
-        raise InvalidInput(
-            "--draft-storage and --draft-head-tokens go with --draft-model; give one, or leave "
-            "them out"
-        )
+    draft = (ctx.params.get(f"draft_{part}") for part in ("model", "storage", "head_tokens"))
+    check_draft_storage(*draft)
 
 
 def _headers(api_key_env: str | None) -> dict[str, str]:
@@ -205,18 +208,6 @@ def _headers(api_key_env: str | None) -> dict[str, str]:
     if not key:
         raise InvalidInput(f"--api-key-env: the environment variable {api_key_env} is not set")
     return {"Authorization": f"Bearer {key}"}
-
-
-def _load(
-    model: str, how: dict[str, Any], draft_model: str | None, draft_how: dict[str, Any], tell: Any
-) -> tuple[Any, Any]:
-    import paceline
-
-    with terminal.transformers_is_quiet():
-        target = paceline.load(model, progress=tell, **how)
-        if draft_model is None:
-            return target, None
-        return target, paceline.load(draft_model, progress=tell, **draft_how)
 
 
 def _local(
@@ -229,9 +220,9 @@ def _local(
 ) -> Audit:
     from paceline.audit import audit_model
 
-    chat = not raw and bool(getattr(target.tokenizer, "chat_template", None))
+    chat = uses_chat(target.tokenizer, raw=raw)
     named = [_named(item, chat=chat) for item in items]
-    with audit_view.progress() as step:
+    with steps() as step:
         return audit_model(target, named, request, settings, progress=step)
 
 
@@ -247,7 +238,7 @@ def _remote(
     with (
         Endpoint(urls[0], EndpointSettings(model=models[0], **how)) as candidate,
         Endpoint(urls[1], EndpointSettings(model=models[1], **how)) as baseline,
-        audit_view.progress() as step,
+        steps() as step,
     ):
         return audit_endpoints(candidate, baseline, items, settings, progress=step)
 
@@ -273,5 +264,4 @@ def _tell(found: Audit, outputs: Outputs, *, as_json: bool) -> None:
             "--markdown": lambda: to_markdown(report(found, machine)),
         }
     )
-    for path in written:
-        terminal.err().print(f"written: {path}", soft_wrap=True)
+    tell_written(written)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from paceline.cli import options, terminal, threads
+from paceline.cli.calls import DEFAULT_MODEL, load_draft, tell_written, uses_chat
 from paceline.cli.counting import counting
 from paceline.errors import InvalidInput, MissingExtra
 from paceline.report.files import Outputs
@@ -119,7 +120,7 @@ Seed = Annotated[
 def bench(
     prompts: PromptsFile,
     method: Methods = None,
-    model: options.Model = "smollm2-135m",
+    model: options.Model = DEFAULT_MODEL,
     categories: Categories = None,
     per_category: PerCategory = None,
     limit: Limit = None,
@@ -176,7 +177,7 @@ def bench(
     from paceline.bench.running import Setting, check
     from paceline.report.environment import environment
 
-    chat = not raw and bool(getattr(target.tokenizer, "chat_template", None))
+    chat = uses_chat(target.tokenizer, raw=raw)
     setting = Setting(
         model=target,
         prompts=[item.as_prompt(chat=chat) for item in items],
@@ -259,13 +260,7 @@ def load_models(
         with terminal.transformers_is_quiet():
             target = paceline.load(name, progress=tell, **target_options, **trust)
             drafts = {
-                source: paceline.load(
-                    source.name,
-                    storage=source.storage,  # type: ignore[arg-type]
-                    head_tokens=source.head_tokens,
-                    progress=tell,
-                    **trust,
-                )
+                source: load_draft(source.name, source.storage, source.head_tokens, tell, **trust)
                 for source in dict.fromkeys(item.draft for item in methods)
                 if source is not None
             }
@@ -351,8 +346,7 @@ def _tell(
             "--save-answers": lambda: _answers(result, target, max_tokens),
         }
     )
-    for path in written:
-        terminal.err().print(f"written: {path}", soft_wrap=True)
+    tell_written(written)
 
 
 def _answers(result: BenchResult, target: LanguageModel, max_tokens: int) -> str:

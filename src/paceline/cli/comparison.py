@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
+from paceline.cli.calls import uses_chat
 from paceline.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -158,7 +159,7 @@ def compare(
 
 def prompt_for(model: LanguageModel, text: str) -> Any:
     """The text as a message of the user, where the model has a chat template."""
-    if getattr(model.tokenizer, "chat_template", None):
+    if uses_chat(model.tokenizer):
         return [{"role": "user", "content": text}]
     return text
 

@@ -1,16 +1,20 @@
-"""A bar for many runs: how many are done, and the time that is left."""
+"""Bars for what is counted: how many are done, and the time that is left."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from paceline.cli import terminal
 
 Step = Callable[[str], None]
 """Called before each run with what it is."""
+
+Tell = Callable[[int, int, str], None]
+"""Told (done, total, what); each `what` is a step that goes from 0 to its total."""
 
 
 @contextmanager
@@ -28,13 +32,7 @@ def counting(total: int) -> Iterator[Step]:
 
         yield line
         return
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(bar_width=24),
-        MofNCompleteColumn(),
-        TimeRemainingColumn(compact=True),
-    )
-    with Progress(*columns, console=console, transient=True) as progress:
+    with _bar(console) as progress:
         task = progress.add_task("", total=total)
 
         def step(text: str) -> None:
@@ -43,3 +41,40 @@ def counting(total: int) -> Iterator[Step]:
             progress.update(task, completed=done, description=terminal.printable(text))
 
         yield step
+
+
+@contextmanager
+def steps() -> Iterator[Tell]:
+    """A teller for steps that are named as they come: bars on a terminal, elsewhere a line each."""
+    console = terminal.err()
+    if not console.is_terminal:
+        told: list[str] = []
+
+        def tell(done: int, total: int, text: str) -> None:
+            if text not in told:
+                told.append(text)
+                console.print(text, soft_wrap=True)
+
+        yield tell
+        return
+    bar = _bar(console)
+    tasks: dict[str, int] = {}
+
+    def draw(done: int, total: int, text: str) -> None:
+        if text not in tasks:
+            tasks[text] = bar.add_task(text, total=total)
+        bar.update(tasks[text], completed=done, total=total)  # type: ignore[arg-type]
+
+    with bar:
+        yield draw
+
+
+def _bar(console: Console) -> Progress:
+    return Progress(
+        TextColumn("{task.description}"),
+        BarColumn(bar_width=24),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(compact=True),
+        console=console,
+        transient=True,
+    )

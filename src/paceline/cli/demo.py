@@ -7,9 +7,10 @@ from typing import Annotated, Any
 import typer
 
 from paceline.cli import options, terminal, threads
+from paceline.cli.calls import DEFAULT_MODEL
 from paceline.cli.comparison import Case, Comparison, compare, typical_speed
 from paceline.cli.demo_view import Lines, Screen, Silent, View
-from paceline.cli.generate import DEFAULT_MAX_TOKENS, DEFAULT_MODEL, DEFAULT_NUM_DRAFT_TOKENS
+from paceline.cli.generate import DEFAULT_MAX_TOKENS, DEFAULT_NUM_DRAFT_TOKENS
 
 CASES = (
     Case(

@@ -6,15 +6,20 @@ import sys
 from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
-from paceline.assembly import check_rule, choose_drafter, make_controller
 from paceline.cli import options, render, terminal, threads
+from paceline.cli.calls import (
+    DEFAULT_MODEL,
+    Drafting,
+    check_draft_storage,
+    load_draft,
+    uses_chat,
+)
 from paceline.cli.inputs import drafter_settings, named_values, read_prompt
 from paceline.errors import InvalidInput
 
 if TYPE_CHECKING:
     from paceline.api import Generation, LanguageModel, Piece
 
-DEFAULT_MODEL = "smollm2-135m"
 DEFAULT_NUM_DRAFT_TOKENS = 5
 DEFAULT_MAX_TOKENS = 128
 
@@ -106,11 +111,7 @@ def generate(
         raise InvalidInput("--logprobs are printed with --json; add it")
     if n is not None and stream:
         raise InvalidInput("several answers come together at the end; leave --stream or -n out")
-    if draft_model is None and (draft_storage or draft_head_tokens):
-        raise InvalidInput(
-            "--draft-storage and --draft-head-tokens go with --draft-model; give one, or leave "
-            "them out"
-        )
+    check_draft_storage(draft_model, draft_storage, draft_head_tokens)
     given = read_prompt(prompt, messages, raw=raw)
     settings = drafter_settings(
         reference or (),
@@ -118,8 +119,16 @@ def generate(
         drafter_option or (),
         prediction,
     )
-    rule_settings = named_values("--verify-option", verify_option or ())
-    pacing = named_values("--controller-option", controller_option or ())
+    drafting = Drafting(
+        drafter=drafter,
+        settings=settings,
+        num_draft_tokens=num_draft_tokens,
+        controller=controller,
+        controller_settings=named_values("--controller-option", controller_option or ()),
+        verify=verify,
+        verify_settings=named_values("--verify-option", verify_option or ()),
+        draft_model=draft_model,
+    )
     sampling: dict[str, Any] = {
         "temperature": temperature,
         "top_k": top_k,
@@ -139,42 +148,25 @@ def generate(
         import paceline
         from paceline.types import SamplingParams
 
-        # Refuse what cannot work before a model is loaded, which takes seconds.
         SamplingParams(**sampling)
-        check_rule(verify, rule_settings)
-        choose_drafter(drafter, settings, draft_model, option="--draft-model")
-        make_controller(controller, num_draft_tokens, pacing)
+        drafting.check()
         with terminal.transformers_is_quiet():
             target = paceline.load(
                 model, dtype=dtype, storage=storage, invariant=invariant, progress=tell, **trust
             )
             draft = None
             if draft_model is not None:
-                draft = paceline.load(
-                    draft_model,
-                    storage=draft_storage or "auto",
-                    head_tokens=draft_head_tokens,
-                    progress=tell,
-                    **trust,
-                )
-    if isinstance(given, str) and not raw and getattr(target.tokenizer, "chat_template", None):
+                draft = load_draft(draft_model, draft_storage, draft_head_tokens, tell, **trust)
+    if isinstance(given, str) and uses_chat(target.tokenizer, raw=raw):
         given = [{"role": "user", "content": given}]
     request: dict[str, Any] = {
         **sampling,
-        "drafter": drafter,
-        "drafter_options": settings,
-        "num_draft_tokens": num_draft_tokens,
-        "controller": controller,
-        "controller_options": pacing,
-        "verify": verify,
-        "verify_options": rule_settings,
+        **drafting.request(draft),
         "max_tokens": max_tokens,
         "min_tokens": min_tokens,
         "stop": stop or (),
         "logprobs": logprobs,
     }
-    if draft is not None:
-        request["draft_model"] = draft
     if n is not None:
         _several(target, given, request, n, as_json=as_json)
     elif as_json:

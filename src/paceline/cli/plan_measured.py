@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
 from rich.text import Text
 
 from paceline.assembly import choose_drafter, make_verifier
 from paceline.cli import plan_view, terminal, threads
+from paceline.cli.calls import load_draft, uses_chat
+from paceline.cli.counting import steps
 from paceline.errors import InvalidInput, UnknownName
 from paceline.math.roofline import SpeculationMemory
 from paceline.math.stats import AcceptanceCounts
@@ -26,8 +28,7 @@ from paceline.report.environment import environment
 from paceline.report.files import check_writable
 
 if TYPE_CHECKING:
-    from paceline.api import LanguageModel, Options
-    from paceline.models.cache import Progress as Tell
+    from paceline.api import Options
 
 TEXT = (
     "Write a function that reads a list of orders, groups them by customer and returns the "
@@ -134,48 +135,29 @@ def _measure(request: Request, found: Sequence[MeasuredAcceptance]) -> Costs:
         from paceline.plan.measure import measure_memory, measure_method, measure_passes
 
         model = paceline.load(request.model, progress=tell)
-        chats = getattr(model.tokenizer, "chat_template", None)
-        prompt = model.encode([{"role": "user", "content": TEXT}] if chats else TEXT)
-        passes = measure_passes(model.target, prompt, tell=_counted(tell))
-        memory = {PLAIN: asdict(measure_memory(model.decoder, prompt))}
-        drafts: dict[str, LanguageModel] = {}
+        drafts = {
+            name: load_draft(name, request.draft_storage, request.draft_head_tokens, tell)
+            for name in dict.fromkeys(item.draft_model for item in found)
+            if name is not None
+        }
+    prompt: Any = [{"role": "user", "content": TEXT}] if uses_chat(model.tokenizer) else TEXT
+    tokens = model.encode(prompt)
+    with steps() as told:
+        passes = measure_passes(model.target, tokens, tell=told)
+        memory = {PLAIN: asdict(measure_memory(model.decoder, tokens))}
         methods: dict[str, MethodCosts] = {}
-        plain = MeasuredAcceptance(PLAIN, "none", AcceptanceCounts())
-        for item in [plain, *found]:
+        for item in [MeasuredAcceptance(PLAIN, "none", AcceptanceCounts()), *found]:
             options: Options = {"drafter": item.drafter, "drafter_options": item.settings}
             if item.draft_model is not None:
-                if item.draft_model not in drafts:
-                    drafts[item.draft_model] = _load_draft(request, item.draft_model, tell)
-                options["draft_model"] = drafts[item.draft_model]
-                memory[item.name] = asdict(measure_memory(drafts[item.draft_model].decoder, prompt))
+                options["draft_model"] = draft = drafts[item.draft_model]
+                memory[item.name] = asdict(measure_memory(draft.decoder, tokens))
             drafter = model.drafter(**options)
             # A rule that takes any draft; which one is chosen later hardly changes what it takes.
             verifier = make_verifier(None, drafter)
             methods[item.name] = measure_method(
-                model.target, drafter, verifier, [prompt], tell=_counted(tell)
+                model.target, drafter, verifier, [tokens], tell=told
             )
-        return Costs(model.name, passes, methods, memory, environment())
-
-
-def _load_draft(request: Request, name: str, tell: Tell) -> LanguageModel:
-    import paceline
-
-    return paceline.load(
-        name,
-        storage=request.draft_storage or "auto",  # type: ignore[arg-type]
-        head_tokens=request.draft_head_tokens,
-        progress=tell,
-    )
-
-
-def _counted(tell: Tell) -> Callable[[int, int, str], None]:
-    """Tell what is being done; the teller's own counts are bytes, so steps go into the text."""
-    on_terminal = terminal.err().is_terminal
-
-    def told(done: int, total: int, text: str) -> None:
-        tell(0, 0, f"{text}, {100 * done // total} %" if on_terminal else text)
-
-    return told
+    return Costs(model.name, passes, methods, memory, environment())
 
 
 def _method(item: MeasuredAcceptance, costs: Costs) -> Method:

@@ -10,6 +10,7 @@ import typer
 from paceline import registry
 from paceline.assembly import make_drafter
 from paceline.cli import bench, options, terminal, threads
+from paceline.cli.calls import DEFAULT_MODEL, tell_written, uses_chat
 from paceline.cli.counting import counting
 from paceline.errors import InvalidInput
 from paceline.report.files import Outputs
@@ -65,7 +66,7 @@ Timed = Annotated[
 def replay(
     records: Records,
     method: Methods = None,
-    model: options.Model = "smollm2-135m",
+    model: options.Model = DEFAULT_MODEL,
     text_by: TextBy = "others",
     categories: bench.Categories = None,
     per_category: bench.PerCategory = None,
@@ -134,7 +135,7 @@ def replay(
         tokenizer, reader = _tokenizer_alone(model, params, seed, trust)
         info = reader.info
         drafters = [_built(item, tokenizer) for item in methods]
-    chat = not raw and bool(getattr(tokenizer, "chat_template", None))
+    chat = uses_chat(tokenizer, raw=raw)
     texts, num_cut = tokenize(
         items, tokenizer, chat=chat, vocab_size=info.vocab_size, max_length=info.max_length
     )
@@ -227,5 +228,4 @@ def _tell(result: Any, outputs: Outputs, *, as_json: bool) -> None:
             "--markdown": lambda: to_markdown(report(result, plots=False)),
         }
     )
-    for path in written:
-        terminal.err().print(f"written: {path}", soft_wrap=True)
+    tell_written(written)

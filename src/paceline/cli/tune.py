@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from paceline.cli import audit_view, options, terminal, threads
+from paceline.cli import options, terminal, threads
+from paceline.cli.calls import DEFAULT_MODEL, uses_chat
+from paceline.cli.counting import steps
 from paceline.tuned import tuned_file, write_tuned
 from paceline.workload import read_items, select
 
@@ -17,7 +19,6 @@ if TYPE_CHECKING:
 
 app = typer.Typer(no_args_is_help=True)
 
-DEFAULT_MODEL = "smollm2-135m"
 DEFAULT_PROMPTS = 4
 DEFAULT_MAX_TOKENS = 64
 DEFAULT_NUM_DRAFT_TOKENS = 8
@@ -123,8 +124,8 @@ def layer_skip(
                 trust_remote_code=trust_remote_code,
             )
         target = layered(loaded)
-    chat = not raw and bool(getattr(loaded.tokenizer, "chat_template", None))
-    with audit_view.progress() as told:
+    chat = uses_chat(loaded.tokenizer, raw=raw)
+    with steps() as told:
         samples = search.record(
             loaded,
             [item.as_prompt(chat=chat) for item in items],

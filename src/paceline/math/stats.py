@@ -17,9 +17,10 @@ Four different numbers go by the name of acceptance rate. Here they are
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from statistics import NormalDist
+from typing import Any
 
 from paceline.errors import InvalidInput
 
@@ -123,6 +124,29 @@ class AcceptanceCounts:
             drafted=_sum_by_position(self.drafted, other.drafted),
             tested=_sum_by_position(self.tested, other.tested),
             accepted=_sum_by_position(self.accepted, other.accepted),
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """As plain JSON values."""
+        return {
+            "rounds": self.rounds,
+            "drafted": list(self.drafted),
+            "tested": list(self.tested),
+            "accepted": list(self.accepted),
+        }
+
+    @classmethod
+    def from_json(cls, found: Mapping[str, Any]) -> AcceptanceCounts:
+        """From what `to_json` gave.
+
+        >>> AcceptanceCounts.from_json(AcceptanceCounts.from_rounds([(2, 1)]).to_json()).accepted
+        (1, 0)
+        """
+        return cls(
+            rounds=found["rounds"],
+            drafted=tuple(found["drafted"]),
+            tested=tuple(found["tested"]),
+            accepted=tuple(found["accepted"]),
         )
 
     @property

@@ -70,17 +70,10 @@ def _worth(item: MeasuredAcceptance) -> tuple[bool, int]:
 
 
 def _method(item: Mapping[str, Any]) -> MeasuredAcceptance:
-    acceptance = item["acceptance"]
-    counts = AcceptanceCounts(
-        rounds=acceptance["rounds"],
-        drafted=tuple(acceptance["drafted"]),
-        tested=tuple(acceptance["tested"]),
-        accepted=tuple(acceptance["accepted"]),
-    )
     return MeasuredAcceptance(
         name=item["name"],
         drafter=item["drafter"],
-        counts=counts,
+        counts=AcceptanceCounts.from_json(item["acceptance"]),
         draft_model=item.get("draft_model"),
         settings=item.get("settings") or {},
         fixed=isinstance(item.get("num_draft_tokens", 0), int),

@@ -9,7 +9,6 @@ sequence adds by its context: `T(n) = max(reading, computing)` of the roofline, 
 from __future__ import annotations
 
 import json
-import math
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -227,12 +226,3 @@ def _rising(values: Sequence[float]) -> list[float]:
     from scipy.optimize import isotonic_regression
 
     return [float(value) for value in isotonic_regression(values).x]
-
-
-def relative_error(predicted: float, measured: float) -> float:
-    """How far a prediction is off, as a share of the measurement.
-
-    >>> round(relative_error(1.9, 2.0), 2)
-    -0.05
-    """
-    return predicted / measured - 1 if measured else math.nan

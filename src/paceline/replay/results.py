@@ -43,7 +43,7 @@ class Part:
         conditional = stats.conditional_acceptance_rate_per_position(counts)
         drafted = self.num_draft_tokens
         return {
-            "acceptance": counts_json(counts),
+            "acceptance": counts.to_json(),
             "mean_acceptance_length": stats.mean_acceptance_length(counts),
             "draft_acceptance_rate": counts.num_accepted_tokens / drafted if drafted else None,
             "acceptance_rate": stats.acceptance_rate(counts),
@@ -113,7 +113,7 @@ class ReplayResult:
             "methods": [
                 {
                     **method.to_json(),
-                    "acceptance": counts_json(self.part(place).counts),
+                    "acceptance": self.part(place).counts.to_json(),
                     "draft_s": {str(k): seconds for k, seconds in self.step_s[place].items()},
                     "overall": self.part(place).to_json(),
                     "categories": {
@@ -178,13 +178,3 @@ def _medians(found: Sequence[Replayed]) -> dict[int, float]:
         for length, seconds in item.draft_s:
             times.setdefault(length, []).append(seconds)
     return {length: median(values) for length, values in sorted(times.items())}
-
-
-def counts_json(counts: AcceptanceCounts) -> dict[str, Any]:
-    """Acceptance by position as `paceline plan` takes it."""
-    return {
-        "rounds": counts.rounds,
-        "drafted": list(counts.drafted),
-        "tested": list(counts.tested),
-        "accepted": list(counts.accepted),
-    }

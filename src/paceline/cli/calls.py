@@ -1,0 +1,91 @@
+"""What commands that run a model share: how to draft, loading, the chat template."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+from paceline.assembly import check_rule, choose_drafter, make_controller
+from paceline.cli import terminal
+from paceline.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from paceline.api import LanguageModel
+    from paceline.models.cache import Progress as Tell
+
+DEFAULT_MODEL = "smollm2-135m"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Drafting:
+    """The options that say how to draft and to verify, as they were given."""
+
+    drafter: str | None
+    settings: Mapping[str, Any]
+    num_draft_tokens: int | Literal["auto"] | None
+    controller: str | None
+    controller_settings: Mapping[str, Any]
+    verify: str | None
+    verify_settings: Mapping[str, Any]
+    draft_model: str | None
+
+    def check(self) -> None:
+        """Refuse what cannot work before a model is loaded, which takes seconds.
+
+        Raises:
+            InvalidInput: an unknown name or setting, or parts that do not go together.
+        """
+        check_rule(self.verify, self.verify_settings)
+        choose_drafter(self.drafter, self.settings, self.draft_model, option="--draft-model")
+        make_controller(self.controller, self.num_draft_tokens, self.controller_settings)
+
+    def request(self, draft: LanguageModel | None) -> dict[str, Any]:
+        """Its part of the options of `LanguageModel.generate`."""
+        found: dict[str, Any] = {
+            "drafter": self.drafter,
+            "drafter_options": self.settings,
+            "num_draft_tokens": self.num_draft_tokens,
+            "controller": self.controller,
+            "controller_options": self.controller_settings,
+            "verify": self.verify,
+            "verify_options": self.verify_settings,
+        }
+        return found if draft is None else {**found, "draft_model": draft}
+
+
+def check_draft_storage(
+    draft_model: str | None, storage: str | None, head_tokens: int | None
+) -> None:
+    """Refuse options of a draft model where there is none."""
+    if draft_model is None and (storage or head_tokens):
+        raise InvalidInput(
+            "--draft-storage and --draft-head-tokens go with --draft-model; give one, or leave "
+            "them out"
+        )
+
+
+def load_draft(
+    name: str, storage: str | None, head_tokens: int | None, tell: Tell, **trust: Any
+) -> LanguageModel:
+    """A draft model, kept as the options say."""
+    import paceline
+
+    return paceline.load(
+        name,
+        storage=storage or "auto",  # type: ignore[arg-type]
+        head_tokens=head_tokens,
+        progress=tell,
+        **trust,
+    )
+
+
+def uses_chat(tokenizer: Any, *, raw: bool = False) -> bool:
+    """Whether a text goes to the model as a message of the user, through its chat template."""
+    return not raw and bool(getattr(tokenizer, "chat_template", None))
+
+
+def tell_written(paths: list[Any]) -> None:
+    """Say which files were written."""
+    for path in paths:
+        terminal.err().print(f"written: {path}", soft_wrap=True)
