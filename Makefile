@@ -3,6 +3,8 @@
 
 BIN := .venv/bin
 ARGS ?=
+# A test takes one thread, so one process a core; each loads torch, so not without end.
+PARALLEL := -n auto --maxprocesses 8 --dist worksteal
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-all check format docs clean
@@ -24,10 +26,10 @@ demo: .venv/.installed-dev ## Decode two prompts plainly and speculatively, and 
 	@$(BIN)/paceline demo $(ARGS)
 
 test: .venv/.installed-dev ## Run the tests (quick, offline)
-	@$(BIN)/python -m pytest $(ARGS)
+	@$(BIN)/python -m pytest $(PARALLEL) $(ARGS)
 
 test-all: .venv/.installed-dev ## Run every test, the slow ones and those on real models too
-	@$(BIN)/python -m pytest -m "not gpu" $(ARGS)
+	@$(BIN)/python -m pytest -m "not gpu" $(PARALLEL) $(ARGS)
 
 check: .venv/.installed-docs ## Check format, lint, types, layers and docs
 	$(BIN)/ruff format --check .

@@ -102,6 +102,12 @@ def paceline_modes(target: Path, draft: Path) -> dict[str, Mode]:
             "num_draft_tokens": 7,
             "drafter_options": {"min_confidence": 0.5},
         },
+        "paceline model, int4, auto": {"draft_model": cheap, "num_draft_tokens": "auto"},
+        "paceline ngram and model, int4, auto": {
+            "drafter": "ngram,model",
+            "draft_model": cheap,
+            "num_draft_tokens": "auto",
+        },
     }
     return {name: mode(name, **options) for name, options in settings.items()}
 

@@ -264,6 +264,37 @@ def run(
     return result
 
 
+def assert_alone_as_together(
+    target: Target,
+    prompts: Sequence[Sequence[int]],
+    drafter: Drafter,
+    *,
+    k: int,
+    verifier: Verifier,
+    params: SamplingParams,
+) -> None:
+    """Each sequence of a batch gets what it gets alone, with answers of different lengths."""
+    requests = [
+        Request(
+            prompt=prompt,
+            drafter=drafter,
+            controller=FixedController(k),
+            noise=SeededNoise(seed),
+            params=params,
+            max_tokens=20 + seed,
+        )
+        for seed, prompt in enumerate(prompts)
+    ]
+    together: list[list[int]] = [[] for _ in prompts]
+    for event in decode(target, verifier, requests):
+        if isinstance(event, Round):
+            together[event.index] += event.tokens
+    for seed, prompt in enumerate(prompts):
+        options: dict[str, Any] = {"seed": seed, "params": params, "max_tokens": 20 + seed}
+        alone = run(target, prompt, drafter, k=k, verifier=verifier, **options)
+        assert tuple(together[seed]) == alone.tokens
+
+
 def assert_r0(found: Run, plain: Run, *, atol: float = 0.0) -> None:
     """Tokens, end, cache, and where asked for logits and log-probabilities, as without a draft."""
     assert found.tokens == plain.tokens

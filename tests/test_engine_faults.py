@@ -24,12 +24,10 @@ from paceline.math.noise import SeededNoise
 from paceline.math.verify.coupling import CouplingVerifier
 from paceline.math.verify.token import TokenVerifier
 from paceline.protocols import Drafter, Target, Work
-from paceline.targets.cached import CachedTarget
-from paceline.targets.dense import DenseDecoder
 from paceline.targets.table import TableTarget
 from paceline.types import SamplingParams, Scores
 from tests.rigged import assert_r0, flip, markov, oracle, ragged, run, wrong
-from tests.tiny_models import VOCAB, build, tiny, tokens_of
+from tests.tiny_models import VOCAB, build, lean_target, tiny, tokens_of
 
 # ---------------------------------------------------------------- a grammar switched on
 
@@ -116,12 +114,6 @@ def test_a_grammar_may_be_switched_on_at_any_offset_of_a_block(
 # ---------------------------------------------------------------- one slot, again and again
 
 
-def lean(model: Any) -> CachedTarget:
-    return CachedTarget(
-        DenseDecoder.from_weights(model.state_dict(), model.config, dtype=torch.float32)
-    )
-
-
 @pytest.mark.parametrize("kind", ["flip", "ngram", "model"])
 @pytest.mark.parametrize("num_rounds", range(7))
 def test_what_is_cancelled_and_sent_again_is_as_a_fresh_run(kind: str, num_rounds: int) -> None:
@@ -130,7 +122,7 @@ def test_what_is_cancelled_and_sent_again_is_as_a_fresh_run(kind: str, num_round
     Elsewhere drafts outlived their request, and a stale count met a reused id (vLLM #30916,
     #31944 and #39012).
     """
-    target, prompt = lean(tiny("llama")), tokens_of(6) * 2
+    target, prompt = lean_target(tiny("llama")), tokens_of(6) * 2
     options: dict[str, Any] = {"max_tokens": 14, "keep_logits": True}
     fresh = run(target, prompt, **options)
     text = (*prompt, *fresh.tokens)
@@ -187,7 +179,10 @@ def num_live_tensors() -> int:
 
 def test_turning_speculation_on_and_off_leaves_no_tensors_behind() -> None:
     """300 calls, by turns with each drafter and with none (vLLM #15506)."""
-    target, draft_model = lean(tiny("llama")), lean(build("llama", num_hidden_layers=1))
+    target, draft_model = (
+        lean_target(tiny("llama")),
+        lean_target(build("llama", num_hidden_layers=1)),
+    )
     drafters = (NoDrafter(), NgramDrafter(), ModelDrafter(draft_model))
     prompt = tokens_of(4) * 2
     counts = []

@@ -10,6 +10,9 @@ import torch
 import transformers
 from torch import Tensor, nn
 
+from paceline.targets.cached import CachedTarget
+from paceline.targets.dense import DenseDecoder
+
 VOCAB = 64
 
 _SIZES: dict[str, Any] = {
@@ -111,6 +114,12 @@ def randomise(make: Callable[[], nn.Module], seed: int = 0) -> Any:
 def tiny(name: str) -> Any:
     """A model to share between tests, which must leave it as it is."""
     return build(name)
+
+
+def lean_target(model: Any, **options: Any) -> CachedTarget:
+    """A tiny model behind the lean decoder, in float32; see `CachedTarget` for options."""
+    decoder = DenseDecoder.from_weights(model.state_dict(), model.config, dtype=torch.float32)
+    return CachedTarget(decoder, **options)
 
 
 def own_logits(model: Any, tokens: Any) -> Tensor:

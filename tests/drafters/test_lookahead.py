@@ -8,11 +8,8 @@ from typing import Any
 import pytest
 import torch
 
-from paceline.controllers.fixed import FixedController
 from paceline.drafters.lookahead import LookaheadDrafter, NgramPool, Window, merge
-from paceline.engine import Request, decode
 from paceline.errors import InvalidInput
-from paceline.events import Round
 from paceline.math.noise import SeededNoise
 from paceline.math.verify.coupling import CouplingVerifier
 from paceline.math.verify.naive import NaiveVerifier
@@ -27,19 +24,12 @@ from paceline.targets.hf import HFDecoder
 from paceline.testing import check_drafter
 from paceline.types import Budget, Committed, Draft, SamplingParams, Scheme
 from tests.observed import Watched, argmax_behind, long_memory, tokens_on
-from tests.rigged import assert_same_law, law_of_run, markov, run
-from tests.tiny_models import build, tiny, tokens_of
+from tests.rigged import assert_alone_as_together, assert_same_law, law_of_run, markov, run
+from tests.tiny_models import build, lean_target, tiny, tokens_of
 
 RULE = TreeVerifier()
 WARM = SamplingParams(temperature=1.0)
 COUNT = 40
-
-
-def lean(family: str) -> CachedTarget:
-    model = tiny(family)
-    return CachedTarget(
-        DenseDecoder.from_weights(model.state_dict(), model.config, dtype=torch.float32)
-    )
 
 
 @pytest.mark.parametrize(
@@ -96,7 +86,7 @@ def test_the_pool_is_that_of_columns_run_one_by_one(
 ) -> None:
     targets: dict[str, Any] = {
         "table": lambda: long_memory(5),
-        "lean": lambda: lean("llama"),
+        "lean": lambda: lean_target(tiny("llama")),
         "hf": lambda: CachedTarget(HFDecoder(tiny("gpt2"))),
     }
     target = targets[where]()
@@ -265,28 +255,10 @@ def test_it_runs_to_the_last_place_of_the_context(place: str) -> None:
 
 @pytest.mark.parametrize("params", [SamplingParams(), WARM])
 def test_sequences_of_a_batch_get_what_they_get_alone(params: SamplingParams) -> None:
-    target = lean("llama")
+    target = lean_target(tiny("llama"))
     drafter = LookaheadDrafter(window=3, ngram=4, guesses=3, pool_from_text=True)
     prompts = [tokens_of(4), tokens_of(9, 1) * 2, tokens_of(1, 2)]
-    requests = [
-        Request(
-            prompt=prompt,
-            drafter=drafter,
-            controller=FixedController(4),
-            noise=SeededNoise(seed),
-            params=params,
-            max_tokens=20 + seed,
-        )
-        for seed, prompt in enumerate(prompts)
-    ]
-    together: list[list[int]] = [[] for _ in prompts]
-    for event in decode(target, RULE, requests):
-        if isinstance(event, Round):
-            together[event.index] += event.tokens
-    for seed, prompt in enumerate(prompts):
-        options: dict[str, Any] = {"seed": seed, "params": params, "max_tokens": 20 + seed}
-        alone = run(target, prompt, drafter, k=4, verifier=RULE, **options)
-        assert tuple(together[seed]) == alone.tokens
+    assert_alone_as_together(target, prompts, drafter, k=4, verifier=RULE, params=params)
 
 
 RULES = [RULE, NaiveVerifier(), RrswVerifier(), TraversalVerifier(), CouplingVerifier()]

@@ -17,31 +17,25 @@ from paceline.math.noise import CoupledNoise, SeededNoise
 from paceline.math.verify.coupling import CouplingVerifier
 from paceline.math.warp import SamplingWarp
 from paceline.targets.cached import CachedTarget
-from paceline.targets.dense import DenseDecoder
 from paceline.targets.hf import HFDecoder
 from paceline.targets.table import TableTarget
 from paceline.testing import check_drafter
 from paceline.types import Budget, Committed, SamplingParams, TargetInfo
 from tests.greedy import generated
 from tests.rigged import Run, law_of_run, markov, run
-from tests.tiny_models import VOCAB, build, tiny, tokens_of
+from tests.tiny_models import VOCAB, build, lean_target, tiny, tokens_of
 
 WARM = SamplingParams(temperature=1.0)
 
 
-def lean(model: Any, **options: Any) -> CachedTarget:
-    decoder = DenseDecoder.from_weights(model.state_dict(), model.config, dtype=torch.float32)
-    return CachedTarget(decoder, **options)
-
-
 @pytest.fixture(scope="module")
 def target() -> CachedTarget:
-    return lean(tiny("llama"))
+    return lean_target(tiny("llama"))
 
 
 @pytest.fixture(scope="module")
 def other() -> CachedTarget:
-    return lean(build("llama", num_hidden_layers=1))
+    return lean_target(build("llama", num_hidden_layers=1))
 
 
 def rate(found: Run) -> float:
@@ -140,9 +134,9 @@ class TestCache:
         assert [k.shape for k, _ in session._model.slot.cache.layers] == shapes
 
     def test_catches_up_in_passes_that_an_invariant_draft_model_takes(self) -> None:
-        narrow = lean(tiny("llama"), fixed_rows=4, fixed_keys=512)
+        narrow = lean_target(tiny("llama"), fixed_rows=4, fixed_keys=512)
         prompt = tokens_of(13)
-        found = run(lean(tiny("llama")), prompt, ModelDrafter(narrow), k=6, max_tokens=30)
+        found = run(lean_target(tiny("llama")), prompt, ModelDrafter(narrow), k=6, max_tokens=30)
         assert rate(found) == 1.0
 
 
@@ -269,7 +263,7 @@ class TestLimits:
     def test_a_shorter_context_ends_the_drafting_and_says_so_once(
         self, target: CachedTarget, caplog: pytest.LogCaptureFixture
     ) -> None:
-        short = lean(build("llama", max_position_embeddings=32))
+        short = lean_target(build("llama", max_position_embeddings=32))
         prompt = tokens_of(10)
         with caplog.at_level(logging.WARNING, logger="paceline"):
             found = run(target, prompt, ModelDrafter(short), k=4, max_tokens=60)
@@ -286,7 +280,7 @@ class TestLimits:
         assert last > 25, "drafted almost to the end of its context"
 
     def test_a_prompt_beyond_its_context(self, target: CachedTarget) -> None:
-        short = lean(build("llama", max_position_embeddings=16))
+        short = lean_target(build("llama", max_position_embeddings=16))
         found = run(target, tokens_of(30), ModelDrafter(short), k=4, max_tokens=20)
         assert found.tokens == run(target, tokens_of(30), max_tokens=20).tokens
         assert not any(r.num_draft_tokens for r in found.rounds)

@@ -8,16 +8,13 @@ from typing import Any
 import pytest
 import torch
 
-from paceline.controllers.fixed import FixedController
 from paceline.drafters.recycling import (
     TEMPLATE,
     RecyclingDrafter,
     SuccessorStore,
     template_paths,
 )
-from paceline.engine import Request, decode
 from paceline.errors import InvalidInput
-from paceline.events import Round
 from paceline.math.noise import SeededNoise
 from paceline.math.verify.coupling import CouplingVerifier
 from paceline.math.verify.rrsw import RrswVerifier
@@ -27,22 +24,15 @@ from paceline.math.verify.tree import TreeVerifier
 from paceline.math.warp import SamplingWarp
 from paceline.protocols import Target
 from paceline.targets.cached import CachedTarget
-from paceline.targets.dense import DenseDecoder
 from paceline.targets.hf import HFDecoder
 from paceline.testing import check_drafter
 from paceline.types import Auxiliary, Budget, Committed, Draft, Need, SamplingParams, Scheme
 from tests.observed import Watched, logits_behind, long_memory, tokens_on
-from tests.rigged import assert_same_law, law_of_run, markov, run
-from tests.tiny_models import build, tiny, tokens_of
+from tests.rigged import assert_alone_as_together, assert_same_law, law_of_run, markov, run
+from tests.tiny_models import build, lean_target, tiny, tokens_of
 
 RULE = TreeVerifier()
 WARM = SamplingParams(temperature=1.0)
-
-
-def lean(model: Any) -> CachedTarget:
-    return CachedTarget(
-        DenseDecoder.from_weights(model.state_dict(), model.config, dtype=torch.float32)
-    )
 
 
 @pytest.mark.parametrize(
@@ -133,7 +123,7 @@ def test_the_tree_is_that_of_a_dictionary(where: str, k: int, candidates: int) -
     prompt: tuple[int, ...] = (1, 2, 3, 1, 4, 3, 2, 3, 1)
     if where != "table":
         model = tiny("llama" if where == "lean" else "gpt2")
-        target = lean(model) if where == "lean" else CachedTarget(HFDecoder(model))
+        target = lean_target(model) if where == "lean" else CachedTarget(HFDecoder(model))
         prompt = tokens_of(8) * 2
     watched = Watched(RecyclingDrafter(candidates=candidates, max_nodes=80))
     found = run(target, prompt, watched, k=k, verifier=RULE, max_tokens=12)
@@ -269,27 +259,10 @@ def test_it_runs_to_the_last_place_of_the_context() -> None:
 
 @pytest.mark.parametrize("params", [SamplingParams(), WARM])
 def test_sequences_of_a_batch_get_what_they_get_alone(params: SamplingParams) -> None:
-    target = lean(tiny("llama"))
+    target = lean_target(tiny("llama"))
+    drafter = RecyclingDrafter()
     prompts = [tokens_of(4), tokens_of(9, 1) * 2, tokens_of(1, 2)]
-    requests = [
-        Request(
-            prompt=prompt,
-            drafter=RecyclingDrafter(),
-            controller=FixedController(5),
-            noise=SeededNoise(seed),
-            params=params,
-            max_tokens=20 + seed,
-        )
-        for seed, prompt in enumerate(prompts)
-    ]
-    together: list[list[int]] = [[] for _ in prompts]
-    for event in decode(target, RULE, requests):
-        if isinstance(event, Round):
-            together[event.index] += event.tokens
-    for seed, prompt in enumerate(prompts):
-        options: dict[str, Any] = {"seed": seed, "params": params, "max_tokens": 20 + seed}
-        alone = run(target, prompt, RecyclingDrafter(), k=5, verifier=RULE, **options)
-        assert tuple(together[seed]) == alone.tokens
+    assert_alone_as_together(target, prompts, drafter, k=5, verifier=RULE, params=params)
 
 
 @pytest.mark.parametrize("chain", [False, True])

@@ -260,7 +260,7 @@ def test_a_store_by_its_path_outlives_the_drafter(tmp_path: Path) -> None:
         ({"store": 3}, "store must be a PastOutputs or a path"),
         ({"store": PastOutputs(max_depth=8)}, "the store counts to 8"),
     ],
-    ids=str,
+    ids=lambda value: value if isinstance(value, str) else next(iter(value)),
 )
 def test_settings_that_make_no_sense_are_refused(options: dict[str, Any], message: str) -> None:
     with pytest.raises(InvalidInput, match=message):

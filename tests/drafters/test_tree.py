@@ -28,13 +28,12 @@ from paceline.math.verify.tree import TreeVerifier
 from paceline.math.warp import SamplingWarp
 from paceline.protocols import Verifier
 from paceline.targets.cached import CachedTarget
-from paceline.targets.dense import DenseDecoder
 from paceline.targets.hf import HFDecoder
 from paceline.targets.table import TableTarget
 from paceline.testing import check_drafter
 from paceline.types import Budget, Committed, Draft, Outcome, SamplingParams, Scheme, TargetInfo
 from tests.rigged import assert_same_law, law_of_run, markov, run
-from tests.tiny_models import VOCAB, build, tiny, tokens_of
+from tests.tiny_models import VOCAB, build, lean_target, tiny, tokens_of
 
 WARM = SamplingParams(temperature=1.0)
 GREEDY = SamplingParams()
@@ -55,19 +54,14 @@ RULES: dict[str, Verifier] = {
 }
 
 
-def lean(model: Any, **options: Any) -> CachedTarget:
-    decoder = DenseDecoder.from_weights(model.state_dict(), model.config, dtype=torch.float32)
-    return CachedTarget(decoder, **options)
-
-
 @pytest.fixture(scope="module")
 def target() -> CachedTarget:
-    return lean(tiny("llama"))
+    return lean_target(tiny("llama"))
 
 
 @pytest.fixture(scope="module")
 def other() -> CachedTarget:
-    return lean(build("llama", num_hidden_layers=1))
+    return lean_target(build("llama", num_hidden_layers=1))
 
 
 def draft_of(
@@ -488,7 +482,7 @@ class TestCache:
         session.close()
 
     def test_to_the_end_of_a_shorter_context(self, target: CachedTarget) -> None:
-        short = lean(build("llama", max_position_embeddings=32))
+        short = lean_target(build("llama", max_position_embeddings=32))
         prompt = tokens_of(10)
         found = run(target, prompt, TreeDrafter(short), k=4, verifier=TreeVerifier(), max_tokens=60)
         assert found.tokens == run(target, prompt, max_tokens=60).tokens
@@ -546,7 +540,7 @@ class TestBatches:
     ) -> None:
         models = tiny("llama"), build("llama", num_hidden_layers=1)
         if kind == "lean":
-            target, draft = (lean(model) for model in models)
+            target, draft = (lean_target(model) for model in models)
         else:
             target, draft = (CachedTarget(HFDecoder(model)) for model in models)
         drafters = [
@@ -594,7 +588,7 @@ class TestSettings:
             TreeDrafter(markov(3, 1), **options)
 
     def test_a_draft_model_that_scores_no_trees(self) -> None:
-        chains = lean(tiny("llama"), fixed_rows=4)
+        chains = lean_target(tiny("llama"), fixed_rows=4)
         with pytest.raises(InvalidInput, match="needs a draft model that scores trees"):
             TreeDrafter(chains).open(TargetInfo("target", VOCAB), 50)
 
