@@ -54,7 +54,7 @@ class DraftModel:
         """
         old = len(self.committed)
         self.committed += tokens
-        self._keep(min(old, len(self.cached)))
+        self._keep(self.committed, min(old, len(self.cached)))
         missing = self.committed[len(self.cached) : self.room]
         if old == 0 and len(missing) > _CATCH_UP:
             self._prefill(missing[:-1])
@@ -86,33 +86,38 @@ class DraftModel:
 
     def start(self) -> Tensor:
         """The logits `[V]` behind the committed tokens; what was fed behind them is dropped."""
-        self._keep(min(len(self.committed), len(self.cached)))
-        return self.feed(self.committed[len(self.cached) :])
+        return self.score(())[-1]
 
-    def feed(self, tokens: Sequence[int]) -> Tensor:
-        """Append tokens to the cache; the logits `[V]` behind the last, as the target's."""
-        info = self.model.info
-        most = _CATCH_UP if info.max_draft_tokens is None else info.max_draft_tokens + 1
-        if len(tokens) > min(_CATCH_UP, most):
+    def score(self, path: Sequence[int], tree: Draft = Draft()) -> Tensor:
+        """The logits `[1 + n, V]` behind the end of a path and every node of a tree below it.
+
+        The path, which goes on from the committed tokens, stays in the cache, the tree does not.
+        What of the path is there already is not fed again, but for its last token.
+        """
+        text = [*self.committed, *path]
+        self._keep(text, min(len(self.committed), len(self.cached)))
+        return self._feed(text[len(self.cached) :], tree)
+
+    def feed(self, token: int) -> Tensor:
+        """Append a token to the cache; the logits `[V]` behind it, as the target's."""
+        return self._feed([token])[-1]
+
+    def _feed(self, tokens: Sequence[int], tree: Draft = Draft()) -> Tensor:
+        most = self.model.info.max_draft_tokens
+        if len(tokens) > _CATCH_UP or (most is not None and len(tokens) + len(tree) > most + 1):
             self._prefill(tokens[:-1])
             tokens = tokens[-1:]
         root, *rest = self.known(tokens)
-        scores = self.model.score([Work(self.slot, root, Draft(tuple(rest)))])[0]
-        self.model.commit(self.slot, range(len(rest)))
+        chain = len(rest)
+        assert tree.parents is not None
+        below = Draft(
+            (*rest, *self.known(tree.tokens)),
+            (*range(-1, chain - 1), *(parent + chain for parent in tree.parents)),
+        )
+        logits = self.model.score([Work(self.slot, root, below)])[0].logits[chain:]
+        self.model.commit(self.slot, range(chain))
         self.cached += tokens
-        return fit(scores.logits[-1], self._vocab_size)
-
-    def score(self, draft: Draft) -> Tensor:
-        """The logits `[1 + n, V]` behind the committed tokens and every node of a tree, in a pass.
-
-        Nothing of the tree stays in the cache.
-        """
-        self._keep(min(len(self.committed), len(self.cached)))
-        if missing := self.committed[len(self.cached) : -1]:
-            self._prefill(missing)
-        known = Draft(tuple(self.known(draft.tokens)), draft.parents)
-        work = Work(self.slot, self.known(self.committed[-1:])[0], known)
-        return fit(self.model.score([work])[0].logits, self._vocab_size)
+        return fit(logits, self._vocab_size)
 
     def known(self, tokens: Sequence[int]) -> list[int]:
         """Ids that only the target has are padding of its vocabulary; any id stands for them."""
@@ -123,12 +128,12 @@ class DraftModel:
         """Free the slot."""
         self.model.close(self.slot)
 
-    def _keep(self, right: int) -> None:
-        """Cut the cache to a prefix of the committed tokens; the first `right` agree."""
-        # The last committed token is always fed again: its logits start the next draft.
-        most = min(len(self.cached), len(self.committed) - 1)
+    def _keep(self, text: Sequence[int], right: int) -> None:
+        """Cut the cache to a prefix of a text; the first `right` tokens agree."""
+        # The last token is always fed again: its logits start what follows.
+        most = min(len(self.cached), len(text) - 1)
         right = min(right, most)
-        while right < most and self.cached[right] == self.committed[right]:
+        while right < most and self.cached[right] == text[right]:
             right += 1
         del self.cached[right:]
         self.model.rollback(self.slot, right)

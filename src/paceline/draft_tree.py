@@ -85,17 +85,24 @@ class DraftTree:
         """The beliefs on the way to a node, its own included."""
         return [self.beliefs[i] for i in self.path(node)]
 
-    def above(self, nodes: Sequence[int]) -> tuple[Draft, list[int]]:
-        """The tree of `nodes` and their ancestors alone, and the places of `nodes` in it.
+    def above(self, nodes: Sequence[int]) -> tuple[list[int], Draft, list[int]]:
+        """What a draft model has to be fed to know what follows `nodes`.
 
-        It is what a draft model has to score to know what follows `nodes`.
+        Returns:
+            The tokens of the path that all of `nodes` lie on or below; the tree below it that
+            leads to them; and the places of `nodes` in that tree, `ROOT` for the end of the path.
         """
-        kept = sorted({i for node in nodes for i in self.path(node)})
-        place = {node: number for number, node in enumerate(kept)} | {ROOT: ROOT}
+        paths = [self.path(node) for node in nodes]
+        shared = [
+            level[0] for level in zip(*paths, strict=False) if all(i == level[0] for i in level)
+        ]
+        kept = sorted({i for path in paths for i in path[len(shared) :]})
+        place = {node: number for number, node in enumerate(kept)}
+        place[shared[-1] if shared else ROOT] = ROOT
         part = Draft(
             tuple(self.tokens[i] for i in kept), tuple(place[self.parents[i]] for i in kept)
         )
-        return part, [place[node] for node in nodes]
+        return [self.tokens[i] for i in shared], part, [place[node] for node in nodes]
 
     def draft(self, kept: Sequence[int], scheme: Scheme) -> Draft:
         """The nodes `kept`, in rising order with the parent of each, as a draft."""
@@ -168,24 +175,25 @@ class ShapedGrowth:
 
 
 class BestFirstGrowth:
-    """EAGLE-2: expand the `top_k` most probable nodes of each level, keep the best of all.
+    """EAGLE-2: expand the most probable nodes of each level, keep the best of all.
 
     For children that are chosen without chance: what is pruned is no sample.
 
     Args:
-        top_k: nodes that are expanded on a level, and children of each.
+        top_k: children of a node that is expanded.
         max_nodes: nodes that are submitted.
+        width: nodes that are expanded on a level.
     """
 
-    def __init__(self, top_k: int, max_nodes: int) -> None:
-        self._top_k, self._max_nodes = top_k, max_nodes
+    def __init__(self, top_k: int, max_nodes: int, width: int) -> None:
+        self._top_k, self._max_nodes, self._width = top_k, max_nodes, width
 
     def frontier(self, tree: DraftTree, new: Sequence[int]) -> list[int]:
         """See `Growth.frontier`."""
         # A node that would be pruned now stays pruned: nodes are only added.
         kept = set(self.kept(tree))
         new = [node for node in new if node in kept]
-        return [new[place] for place in best([tree.scores[node] for node in new], self._top_k)]
+        return [new[place] for place in best([tree.scores[node] for node in new], self._width)]
 
     def counts(
         self, tree: DraftTree, nodes: Sequence[int], beliefs: Sequence[Tensor], levels: int
@@ -207,14 +215,16 @@ class ForesightGrowth:
     Args:
         top_k: the most nodes of a level.
         max_nodes: the nodes in all.
+        width: the most nodes of a level that get children.
     """
 
-    def __init__(self, top_k: int, max_nodes: int) -> None:
-        self._top_k, self._max_nodes = top_k, max_nodes
+    def __init__(self, top_k: int, max_nodes: int, width: int) -> None:
+        self._top_k, self._max_nodes, self._width = top_k, max_nodes, width
 
     def frontier(self, tree: DraftTree, new: Sequence[int]) -> list[int]:
         """See `Growth.frontier`."""
-        return [node for node in new if not tree.is_repeat(node)]
+        new = [node for node in new if not tree.is_repeat(node)]
+        return [new[place] for place in best([tree.scores[node] for node in new], self._width)]
 
     def counts(
         self, tree: DraftTree, nodes: Sequence[int], beliefs: Sequence[Tensor], levels: int

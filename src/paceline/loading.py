@@ -76,7 +76,7 @@ def load_files(
             config,
             dtype=wanted,
             storage=storage,
-            head_storage="auto" if storage.startswith("int") else storage,
+            head_storage=storage,
             head_ids=_head_ids(head_tokens, config.vocab_size, tokenizer, ends),
         )
         return Loaded(decoder, tokenizer, ends)

@@ -158,7 +158,7 @@ class TestContract:
     def test_the_check_sees_pruned_samples(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """EAGLE-2's pruning on drawn children: the check names the rule that it breaks."""
         monkeypatch.setattr(
-            tree_module, "ForesightGrowth", lambda top_k, _: BestFirstGrowth(top_k, 2)
+            tree_module, "ForesightGrowth", lambda top_k, _, width: BestFirstGrowth(top_k, 2, width)
         )
         drafter = TreeDrafter(markov(3, 5, order=1), max_nodes=3, top_k=2)
         with pytest.raises(ContractViolation, match="'honesty'"):

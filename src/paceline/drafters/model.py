@@ -92,7 +92,7 @@ class ModelSession:
         )
         return draw_chain(
             model.start,
-            lambda token: model.feed([token]),
+            model.feed,
             position=len(model.committed),
             length=length,
             warp=warp,

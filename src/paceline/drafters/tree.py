@@ -77,8 +77,10 @@ class TreeDrafter:
         children: "sampled" draws the children of a node without replacement, "independent" draws
             them with it, "chosen" takes the most probable ones. Greedily all are chosen.
         max_nodes: the most nodes of a tree; None is 16, and for the static shape all of it.
-        top_k: of the dynamic shape: the nodes of a level that get children, and the children of
-            each; where children are drawn, the nodes of a level.
+        top_k: of the dynamic shape: the children of a node; where children are drawn, the nodes of
+            a level.
+        width: of the dynamic shape: the nodes of a level that get children. With 1 the draft model
+            runs as for a chain, and its next best tokens are leaves. None is `top_k`.
         branching: of the static shape: the children of every node, level by level.
         paths: of the static shape: one path of ranks a node, as in `[[0], [1], [0, 0]]`.
         acceptance: of "sequoia": the probability, by rank, that a child is accepted once its
@@ -106,6 +108,7 @@ class TreeDrafter:
     children: Literal["sampled", "independent", "chosen"] = "sampled"
     max_nodes: int | None = None
     top_k: int = 4
+    width: int | None = None
     branching: Sequence[int] | None = None
     paths: Sequence[Sequence[int]] | None = None
     acceptance: Sequence[float] | None = None
@@ -120,6 +123,8 @@ class TreeDrafter:
         if self.max_nodes is not None:
             require_int("max_nodes", self.max_nodes, low=1)
         require_int("top_k", self.top_k, low=1)
+        if self.width is not None:
+            require_int("width", self.width, low=1)
         object.__setattr__(self, "params", own_params(self.params))
         for setting, shape in (
             ("branching", "static"),
@@ -244,8 +249,8 @@ class TreeSession:
             nodes = [n for n in growth.frontier(tree, new) if not stop.after(tree.confidence(n))]
             if not nodes or level + 1 == depth:
                 break
-            part, places = tree.above(nodes)
-            logits = self._model.score(part)
+            path, part, places = tree.above(nodes)
+            logits = self._model.score(path, part)
             rows = [logits[place + 1] for place in places]
         return tree.draft(growth.kept(tree), scheme)
 
@@ -256,9 +261,9 @@ class TreeSession:
     def _growth(self, depth: int, max_nodes: int, scheme: Scheme) -> Growth:
         drafter = self._drafter
         if drafter.shape == "dynamic":
-            if scheme is Scheme.CHOSEN:
-                return BestFirstGrowth(drafter.top_k, max_nodes)
-            return ForesightGrowth(drafter.top_k, max_nodes)
+            rule = BestFirstGrowth if scheme is Scheme.CHOSEN else ForesightGrowth
+            width = drafter.top_k if drafter.width is None else drafter.width
+            return rule(drafter.top_k, max_nodes, width)
         if drafter.shape == "static":
             return ShapedGrowth(drafter.static_shape().cut(depth, max_nodes))
         rates = tuple(round(rate, 2) for rate in self._acceptance)

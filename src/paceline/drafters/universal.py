@@ -145,7 +145,7 @@ class UniversalSession:
         model = self._model
         draft = draw_chain(
             lambda: self._in_our_tokens(model.start()),
-            lambda token: self._in_our_tokens(model.feed([self._to_draft[token]])),
+            lambda token: self._in_our_tokens(model.feed(self._to_draft[token])),
             position=len(self._tokens),
             length=length,
             warp=warp,
@@ -178,7 +178,7 @@ class UniversalSession:
             text += self._theirs.texts[token]
             if len(self._guess) == length or stop.after(confidence):
                 break
-            logits = self._model.feed([token])
+            logits = self._model.feed(token)
         tokens = self._encoded(text) if text else []
         tokens += [] if end is None else [end]
         sure = confidence[0] if confidence else 0.0

@@ -150,7 +150,7 @@ def _nucleus_candidates(probs: Tensor, params: SamplingParams) -> Tensor:
         return blocks.at_least(params.min_p * probs.amax())
     # V tokens below this are worth less than 1 - top_p together, so all of them fall.
     least = (1 - params.top_p) / probs.shape[-1]
-    floor = float(blocks.floor(_FEW))
+    floor = max(float(blocks.floor(_FEW)), least)
     while True:
         ids = blocks.at_least(floor)
         if floor <= least or float(probs[ids].sum()) >= params.top_p:
