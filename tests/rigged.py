@@ -23,7 +23,7 @@ from paceline.math.noise import Noise, Purpose, SeededNoise
 from paceline.math.verify.token import TokenVerifier
 from paceline.protocols import Controller, Drafter, Target, Verifier, Warp
 from paceline.targets.table import TableTarget
-from paceline.types import Budget, Committed, Draft, Scheme, TargetInfo
+from paceline.types import Budget, Committed, Draft, SamplingParams, Scheme, TargetInfo
 
 # ---------------------------------------------------------------- drafters
 

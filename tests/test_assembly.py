@@ -216,7 +216,9 @@ class TestDrafters:
         with pytest.raises(InvalidInput, match=message):
             made(drafter, settings, model)
 
-    @pytest.mark.parametrize("given", [5, NgramDrafter, object()], ids=["number", "class", "object"])
+    @pytest.mark.parametrize(
+        "given", [5, NgramDrafter, object()], ids=["number", "class", "object"]
+    )
     def test_what_is_no_drafter(self, given: Any) -> None:
         with pytest.raises(InvalidInput, match="drafter must be a registered name or a drafter"):
             made(given)

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from paceline.results import Generation
     from paceline.types import SamplingParams
 
-# A pass reads all the weights, and from pages of 2 MB it reads them 5 to 10 % faster. torch asks for
-# them where this says so, if it is told before its first tensor. 0 turns it off.
+# A pass reads all the weights, and from pages of 2 MB it reads them 5 to 10 % faster. torch asks
+# for such pages where this says so, if it is told before its first tensor. 0 turns it off.
 os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
 
 __version__ = "0.1.0.dev0"

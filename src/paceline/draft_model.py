@@ -21,6 +21,8 @@ from paceline.types import Draft, SamplingParams, TargetInfo
 
 log = logging.getLogger("paceline")
 
+_NOTHING = Draft()
+
 _CATCH_UP = 16
 """Up to this many tokens are caught up within the first scoring pass, more in a prefill."""
 
@@ -88,7 +90,7 @@ class DraftModel:
         """The logits `[V]` behind the committed tokens; what was fed behind them is dropped."""
         return self.score(())[-1]
 
-    def score(self, path: Sequence[int], tree: Draft = Draft()) -> Tensor:
+    def score(self, path: Sequence[int], tree: Draft = _NOTHING) -> Tensor:
         """The logits `[1 + n, V]` behind the end of a path and every node of a tree below it.
 
         The path, which goes on from the committed tokens, stays in the cache, the tree does not.
@@ -102,7 +104,7 @@ class DraftModel:
         """Append a token to the cache; the logits `[V]` behind it, as the target's."""
         return self._feed([token])[-1]
 
-    def _feed(self, tokens: Sequence[int], tree: Draft = Draft()) -> Tensor:
+    def _feed(self, tokens: Sequence[int], tree: Draft = _NOTHING) -> Tensor:
         most = self.model.info.max_draft_tokens
         if len(tokens) > _CATCH_UP or (most is not None and len(tokens) + len(tree) > most + 1):
             self._prefill(tokens[:-1])

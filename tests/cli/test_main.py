@@ -125,6 +125,18 @@ def test_an_interruption_is_quiet(run, monkeypatch):
     assert result.output == ""
 
 
+def test_a_command_that_is_told_to_end_does_so_as_at_ctrl_c():
+    """It waits for a text, so that the signal meets it at work."""
+    code = (
+        "import os, signal, threading; from paceline.cli import main; "
+        "threading.Timer(1, os.kill, (os.getpid(), signal.SIGTERM)).start(); main.main()"
+    )
+    pipes = dict.fromkeys(("stdin", "stderr"), subprocess.PIPE)
+    with subprocess.Popen([sys.executable, "-c", code, "generate"], **pipes) as process:
+        assert process.wait(timeout=60) == 130
+        assert process.stderr.read() == b""
+
+
 @pytest.mark.parametrize("arguments", [PLAN, [*PLAN, "--json"], ["drafters"]])
 def test_a_reader_that_leaves_ends_the_command_quietly(arguments):
     read, write = os.pipe()

@@ -115,7 +115,11 @@ def test_rates():
         (["--alpha", ".8", "--cost", "0", "--export", "vllm"], "give --model or --costs"),
         (["--alpha", ".8", "--cost", "0", "--plot", "x.jpg"], ".png or .svg"),
         (["--alpha", ".8", "--cost", "0", "--plot", "no/x.png"], "no folder"),
+        (["--alpha", ".8", "--cost", "0", "--draft-storage", "int4"], "give --model or --costs"),
         (["--model", "m"], "give --from"),
+        (["--model", "m", "--alpha", ".8", "--draft-storage", "int4"], "go with --draft-model"),
+        (["--model", "m", "--from", "r", "--draft-head-tokens", "9"], "come from the report"),
+        (["--costs", "c", "--alpha", ".8", "--draft-storage", "int4"], "go with --draft-model"),
         (["--model", "m", "--alpha", ".8", "--export", "vlm"], "did you mean 'vllm'"),
         (["--model", "m", "--alpha", ".8", "--cost", "1"], "costs are measured"),
         (["--model", "m", "--alpha", ".8", "--save-costs", "no/x"], "no folder"),
@@ -241,3 +245,26 @@ def test_a_model_is_measured_and_its_costs_are_kept(run, tiny, tiny_draft, tmp_p
     # What was kept gives the same plan.
     again = run("plan", "--costs", file, "--alpha", ".8", "--draft-model", tiny_draft, "--json")
     assert json.loads(again.stdout)["predictions"] == found["predictions"]
+
+
+def test_a_draft_model_is_measured_as_the_report_had_it(run, tiny, tiny_draft, tmp_path):
+    counts = {"rounds": 9, "drafted": [9], "tested": [9], "accepted": [6]}
+    kinds = [("whole", None, None), ("cut", "int8", 32)]
+    methods = [
+        {
+            "name": name,
+            "drafter": "model",
+            "draft_model": str(tiny_draft),
+            "draft_storage": storage,
+            "draft_head_tokens": tokens,
+            "settings": {"min_confidence": number / 10},
+            "acceptance": counts,
+        }
+        for number, (name, storage, tokens) in enumerate(kinds)
+    ]
+    report = tmp_path / "bench.json"
+    report.write_text(json.dumps({"methods": methods}))
+    result = run("plan", "--model", tiny, "--from", report, "--json")
+    assert result.exit_code == 0, result.stderr
+    memory = json.loads(result.stdout)["costs"]["memory"]
+    assert memory["cut"]["weights"] < memory["whole"]["weights"]

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from paceline.controllers.fixed import FixedController
-from paceline.draft_tree import BestFirstGrowth
+from paceline.draft_tree import BestFirstGrowth, DraftTree
 from paceline.drafters import tree as tree_module
 from paceline.drafters.model import ModelDrafter
 from paceline.drafters.tree import TreeDrafter
@@ -26,12 +26,21 @@ from paceline.math.verify.rrsw import RrswVerifier
 from paceline.math.verify.traversal import TraversalVerifier
 from paceline.math.verify.tree import TreeVerifier
 from paceline.math.warp import SamplingWarp
-from paceline.protocols import Verifier
+from paceline.protocols import Verifier, Work
 from paceline.targets.cached import CachedTarget
 from paceline.targets.hf import HFDecoder
 from paceline.targets.table import TableTarget
 from paceline.testing import check_drafter
-from paceline.types import Budget, Committed, Draft, Outcome, SamplingParams, Scheme, TargetInfo
+from paceline.types import (
+    ROOT,
+    Budget,
+    Committed,
+    Draft,
+    Outcome,
+    SamplingParams,
+    Scheme,
+    TargetInfo,
+)
 from tests.rigged import assert_same_law, law_of_run, markov, run
 from tests.tiny_models import VOCAB, build, lean_target, tiny, tokens_of
 
@@ -40,6 +49,7 @@ GREEDY = SamplingParams()
 
 SHAPES: dict[str, dict[str, Any]] = {
     "dynamic": {"max_nodes": 12, "top_k": 3},
+    "narrow": {"max_nodes": 8, "top_k": 3, "width": 1},
     "static": {"shape": "static", "branching": [3, 2, 1]},
     "paths": {"shape": "static", "paths": [[0, 0, 0, 0], [0, 1], [1, 0], [2]]},
     "sequoia": {"shape": "sequoia", "acceptance": [0.6, 0.2, 0.1], "max_nodes": 10},
@@ -111,12 +121,15 @@ class TestContract:
             ("sequoia", "sampled", "tree"),
             ("dynamic", "sampled", "rrsw"),
             ("dynamic", "sampled", "coupling"),
+            ("narrow", "sampled", "tree"),
+            ("narrow", "independent", "traversal"),
             ("static", "independent", "coupling"),
         ],
     )
     def test_check_drafter(self, shape: str, children: Any, rule: str) -> None:
         settings: dict[str, Any] = {
             "dynamic": {"max_nodes": 3, "top_k": 2},
+            "narrow": {"max_nodes": 4, "top_k": 2, "width": 1},
             "static": {"shape": "static", "branching": [2, 1], "max_nodes": 3},
             "sequoia": {"shape": "sequoia", "acceptance": [0.5, 0.3], "max_nodes": 3},
         }[shape]
@@ -235,6 +248,21 @@ class TestGreedy:
         assert found.tokens == chain.tokens
         assert len(found.rounds) < len(chain.rounds)
 
+    def test_of_width_one_it_feeds_its_model_as_for_a_chain(
+        self, target: CachedTarget, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """What a level shares with the one before is in the cache."""
+        draft = lean_target(build("llama", num_hidden_layers=1))
+        fed: list[int] = []
+        monkeypatch.setattr(draft, "score", _counting(draft.score, fed))
+        prompt, k = tokens_of(9), 4
+        drafter = TreeDrafter(draft, width=1, top_k=3, max_nodes=3 * k)
+        found = run(target, prompt, drafter, verifier=TreeVerifier(), k=k, max_tokens=50)
+        assert found.tokens == run(target, prompt, max_tokens=50).tokens
+        assert max(r.num_draft_tokens for r in found.rounds) == 3 * k
+        assert fed[0] == len(prompt)
+        assert set(fed[1:]) <= {1, 2}, "a row a level, and what the model missed"
+
     @pytest.mark.parametrize("shape", SHAPES)
     def test_draft_is_target(self, target: CachedTarget, shape: str) -> None:
         found = run(
@@ -247,7 +275,7 @@ class TestGreedy:
         )
         for r in found.rounds[:-1]:
             # The dynamic shape may go deeper elsewhere than on the path that it is surest of.
-            assert r.num_accepted_tokens == r.max_path_length or shape == "dynamic"
+            assert r.num_accepted_tokens == r.max_path_length or shape in ("dynamic", "narrow")
             assert r.num_accepted_tokens
 
     def test_an_option_may_ban_the_best_token(self, target: CachedTarget) -> None:
@@ -266,6 +294,52 @@ class TestGreedy:
         assert all(r.num_accepted_tokens for r in found.rounds[:-1])
 
 
+def _counting(score: Any, fed: list[int]) -> Any:
+    def counted(work: Sequence[Work]) -> Any:
+        fed.extend(1 + len(item.draft) for item in work)
+        return score(work)
+
+    return counted
+
+
+class TestShared:
+    """`DraftTree.above`: what a model has to be fed, beyond the path that all nodes share."""
+
+    #   0 - 1 - 2
+    #         - 3 - 5
+    #     - 4
+    TREE = ((10, 11, 12, 13, 14, 15), (ROOT, 0, 1, 1, 0, 3))
+
+    def tree(self) -> DraftTree:
+        tree = DraftTree()
+        tree.tokens, tree.parents = [list(part) for part in self.TREE]
+        return tree
+
+    @pytest.mark.parametrize(
+        ("nodes", "path", "below", "places"),
+        [
+            ([3], [10, 11, 13], Draft(), [ROOT]),
+            ([2, 5], [10, 11], Draft((12, 13, 15), (ROOT, ROOT, 1)), [0, 2]),
+            ([3, 4], [10], Draft((11, 13, 14), (ROOT, 0, ROOT)), [1, 2]),
+            ([0], [10], Draft(), [ROOT]),
+        ],
+    )
+    def test_above(
+        self, nodes: list[int], path: list[int], below: Draft, places: list[int]
+    ) -> None:
+        found = self.tree().above(nodes)
+        assert (found[0], found[2]) == (path, places)
+        assert (found[1].tokens, found[1].parents) == (below.tokens, below.parents)
+
+    def test_nothing_is_shared(self) -> None:
+        tree = self.tree()
+        tree.tokens.append(16)
+        tree.parents.append(ROOT)
+        path, below, places = tree.above([4, 6])
+        assert (path, places) == ([], [1, 2])
+        assert (below.tokens, below.parents) == ((10, 14, 16), (ROOT, 0, ROOT))
+
+
 class TestSampled:
     @pytest.mark.parametrize("shape", SHAPES)
     @pytest.mark.parametrize("children", ["sampled", "independent"])
@@ -277,7 +351,7 @@ class TestSampled:
             options: dict[str, Any] = {"params": WARM, "max_tokens": 30, "seed": seed}
             found = run(table, (1, 2), drafter, verifier=TreeVerifier(), **options)
             for r in found.rounds[:-1]:
-                assert r.num_accepted_tokens == r.max_path_length or shape == "dynamic"
+                assert r.num_accepted_tokens == r.max_path_length or shape in ("dynamic", "narrow")
                 assert r.num_accepted_tokens
 
     @pytest.mark.parametrize("shape", SHAPES)
@@ -566,6 +640,7 @@ class TestSettings:
             ({"children": "many"}, "children must be one of chosen, sampled, independent"),
             ({"max_nodes": 0}, "max_nodes must be at least 1"),
             ({"top_k": 1.5}, "top_k must be a whole number"),
+            ({"width": 0}, "width"),
             ({"shape": "static"}, "needs branching, as in .* or paths"),
             ({"shape": "static", "branching": [2], "paths": [[0]]}, "one of them"),
             ({"branching": [2]}, "branching goes with the shape 'static'; the shape is 'dynamic'"),

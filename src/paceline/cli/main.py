@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import io
 import os
+import signal
 import sys
 from collections.abc import Callable
 from functools import partial
@@ -159,4 +160,6 @@ def main() -> None:
         if isinstance(stream, io.TextIOWrapper):
             # A terminal that cannot show a character must not end an answer.
             stream.reconfigure(errors="backslashreplace")
+    # `kill`, and a machine that goes down, end a command as Ctrl-C does: what it has is kept.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     app()

@@ -226,10 +226,11 @@ def plan(
         )
         plan_measured.run(request, as_json=as_json)
     else:
-        if acceptance is not None or drafter or draft_model or export or save_costs:
+        draft = draft_model or draft_storage or draft_head_tokens
+        if acceptance is not None or drafter or draft or export or save_costs or context:
             raise InvalidInput(
-                "--from, --drafter, --draft-model, --save-costs and --export go with measured "
-                "costs; give --model or --costs as well"
+                "--from, --drafter, the options of a draft model, --save-costs, --context and "
+                "--export go with measured costs; give --model or --costs as well"
             )
         if rates is None or cost is None:
             missing = "--alpha" if rates is None else "--cost"

@@ -13,7 +13,7 @@ from rich.text import Text
 
 from paceline.assembly import choose_drafter, make_verifier
 from paceline.cli import plan_view, terminal, threads
-from paceline.cli.calls import load_draft, uses_chat
+from paceline.cli.calls import check_draft_storage, load_draft, uses_chat
 from paceline.cli.counting import steps
 from paceline.errors import InvalidInput, UnknownName
 from paceline.math.roofline import SpeculationMemory
@@ -105,10 +105,11 @@ def _check(request: Request) -> None:
             "a plan needs the acceptance of drafts: give --from with a report of `paceline "
             "replay` or `paceline bench`, or --alpha"
         )
-    if request.acceptance is not None and (request.rates is not None or request.drafter):
+    own = (request.drafter, request.draft_model, request.draft_storage, request.draft_head_tokens)
+    if request.acceptance is not None and (request.rates is not None or any(own)):
         raise InvalidInput(
-            "with --from, methods and acceptance come from the report; leave --alpha and "
-            "--drafter out"
+            "with --from, methods, their draft models and acceptance come from the report; leave "
+            "--alpha, --drafter and the options of a draft model out"
         )
     if request.model is not None and request.costs is not None:
         raise InvalidInput("--costs takes the place of measuring --model; give one of them")
@@ -116,6 +117,9 @@ def _check(request: Request) -> None:
         if request.costs is not None:
             raise InvalidInput("--costs reads costs and --save-costs writes them; give one")
         check_writable("--save-costs", request.save_costs)
+    if request.costs is not None or request.acceptance is None:
+        given = None if request.costs is not None else request.draft_model
+        check_draft_storage(given, request.draft_storage, request.draft_head_tokens)
 
 
 def _acceptance(request: Request) -> list[MeasuredAcceptance]:
@@ -125,7 +129,16 @@ def _acceptance(request: Request) -> list[MeasuredAcceptance]:
     chosen = choose_drafter(request.drafter, {}, request.draft_model, option="--draft-model")
     most = len(request.rates) if len(request.rates) > 1 else max([8, *request.lengths])
     counts = counts_of_rates(request.rates, most)
-    return [MeasuredAcceptance(chosen.name, chosen.name, counts, request.draft_model)]
+    return [
+        MeasuredAcceptance(
+            chosen.name,
+            chosen.name,
+            counts,
+            request.draft_model,
+            request.draft_storage,
+            request.draft_head_tokens,
+        )
+    ]
 
 
 def _measure(request: Request, found: Sequence[MeasuredAcceptance]) -> Costs:
@@ -136,9 +149,7 @@ def _measure(request: Request, found: Sequence[MeasuredAcceptance]) -> Costs:
 
         model = paceline.load(request.model, progress=tell)
         drafts = {
-            name: load_draft(name, request.draft_storage, request.draft_head_tokens, tell)
-            for name in dict.fromkeys(item.draft_model for item in found)
-            if name is not None
+            kind: load_draft(*kind, tell) for kind in dict.fromkeys(map(_draft, found)) if kind
         }
     prompt: Any = [{"role": "user", "content": TEXT}] if uses_chat(model.tokenizer) else TEXT
     tokens = model.encode(prompt)
@@ -148,8 +159,8 @@ def _measure(request: Request, found: Sequence[MeasuredAcceptance]) -> Costs:
         methods: dict[str, MethodCosts] = {}
         for item in [MeasuredAcceptance(PLAIN, "none", AcceptanceCounts()), *found]:
             options: Options = {"drafter": item.drafter, "drafter_options": item.settings}
-            if item.draft_model is not None:
-                options["draft_model"] = draft = drafts[item.draft_model]
+            if kind := _draft(item):
+                options["draft_model"] = draft = drafts[kind]
                 memory[item.name] = asdict(measure_memory(draft.decoder, tokens))
             drafter = model.drafter(**options)
             # A rule that takes any draft; which one is chosen later hardly changes what it takes.
@@ -158,6 +169,13 @@ def _measure(request: Request, found: Sequence[MeasuredAcceptance]) -> Costs:
                 model.target, drafter, verifier, [tokens], tell=told
             )
     return Costs(model.name, passes, methods, memory, environment())
+
+
+def _draft(item: MeasuredAcceptance) -> tuple[str, str | None, int | None] | None:
+    """What its draft model is, and how it is kept."""
+    if item.draft_model is None:
+        return None
+    return item.draft_model, item.draft_storage, item.draft_head_tokens
 
 
 def _method(item: MeasuredAcceptance, costs: Costs) -> Method:

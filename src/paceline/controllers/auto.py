@@ -189,7 +189,7 @@ class AutoSession:
         self._sequences, self._rounds, self._tokens = 1, 0, 0
         self._drafting = True
         self._recent_tokens = self._recent_passes = 0.0
-        self._account = 0.25
+        self._account = 0.25 * len(self._arms)
         """Passes that probes may lose."""
         self._probing: str | None = None
         self._probe_loses = 0.0
@@ -298,8 +298,12 @@ class AutoSession:
         return self._speed < 1.33 and not self._pass.count(self._sequences)
 
     def _probe(self, chosen: Budget | None) -> Budget | None:
-        """A draft that is not expected to pay, where the account has what it may lose."""
-        best: tuple[float, str, float, float] | None = None
+        """A draft that is not expected to pay, where the account has what it may lose.
+
+        Each drafter waits in proportion to what its probe costs, so that each gets the same share
+        of the account. The one whose turn it is may have to wait for it to fill.
+        """
+        best: tuple[float, float, str, float, float] | None = None
         for name, arm in self._arms.items():
             own = _of(chosen, name)
             gate = 0.0
@@ -315,11 +319,12 @@ class AutoSession:
             late = arm.times.catch_up * self._pass.level / plain - self._share / 4
             cost = max(self._passes(1, arm) - 1, 0.01) + max(late, 0.0) * arm.idle
             lost = self._given_up(chosen, arm)
-            if cost + lost <= self._account and (best is None or cost + lost < best[0]):
-                best = cost + lost, name, gate, lost
-        if best is None:
+            urgency = (arm.idle + 1) / (cost + lost)
+            if best is None or urgency > best[0]:
+                best = urgency, cost + lost, name, gate, lost
+        if best is None or best[1] > self._account:
             return None
-        _, self._probing, gate, self._probe_loses = best
+        _, _, self._probing, gate, self._probe_loses = best
         own = _of(chosen, self._probing)
         # One that drafts anyway, and is only to be asked where it is less sure, keeps its length.
         plan = Plan(0.0, 1 if own is None else own.num_draft_tokens, gate)

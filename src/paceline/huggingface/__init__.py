@@ -6,6 +6,7 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, Literal
 
 import torch
@@ -21,6 +22,7 @@ from transformers.generation import GenerateDecoderOnlyOutput
 from transformers.generation.streamers import BaseStreamer
 
 from paceline import registry
+from paceline.api import load
 from paceline.assembly import (
     Foreign,
     check_processors,
@@ -76,7 +78,7 @@ def speculate(
     num_draft_tokens: int | Literal["auto"] | None = None,
     controller: str | Controller | None = None,
     controller_options: Mapping[str, Any] | None = None,
-    draft_model: PreTrainedModel | Target | Any = None,
+    draft_model: PreTrainedModel | Target | str | Path | Any = None,
     verify: str | Verifier | None = None,
     verify_options: Mapping[str, Any] | None = None,
     tokenizer: Any = None,
@@ -101,9 +103,10 @@ def speculate(
         controller: a registered name, or a controller: how far to draft. By default "auto", which
             drafts as far as it pays, or with a number of draft tokens "fixed".
         controller_options: settings of a controller given by name.
-        draft_model: for drafters that need one: a model of `transformers` or one from
-            `paceline.load`, with the tokenizer of the target. For the drafter "universal" it may
-            have another: of a model of `transformers` give that as the option `draft_tokenizer`.
+        draft_model: for drafters that need one: a model of `transformers`, one from
+            `paceline.load`, or the name or path of one, which is loaded as it is; with the
+            tokenizer of the target. For the drafter "universal" it may have another: of a model of
+            `transformers` give that as the option `draft_tokenizer`.
         verify: a registered rule, or a rule; None is the one that suits the drafter. Where draft
             lengths follow the clock, as with "auto", and the call samples, it is "coupling", so
             that the same seed gives the same text.
@@ -136,6 +139,8 @@ def speculate(
     _require(tokenizer, "tokenizer", "a tokenizer of transformers", "encode", "get_vocab")
     _require(streamer, "streamer", "a streamer of transformers", "put", "end")
     _require(on_event, "on_event", "a function", "__call__")
+    if isinstance(draft_model, (str, Path)):
+        draft_model = load(draft_model)
     strings = tuple(checked_stop_strings(stop_strings, option="stop_strings"))
     if strings and tokenizer is None:
         raise InvalidInput("stop_strings needs the tokenizer; pass it to speculate as well")
@@ -341,8 +346,8 @@ def _draft_target(draft_model: Any, tokenizer: Any = None) -> Target:
     target: Target = getattr(draft_model, "target", draft_model)
     if not isinstance(getattr(target, "info", None), TargetInfo):
         raise InvalidInput(
-            f"draft_model must be a model of transformers or one from paceline.load; it is "
-            f"{draft_model!r:.80}"
+            f"draft_model must be a model of transformers, one from paceline.load, or the name or "
+            f"path of one; it is {draft_model!r:.80}"
         )
     own = getattr(draft_model, "tokenizer", None)
     if tokenizer is not None and own is not None:

@@ -21,6 +21,7 @@ class MeasuredAcceptance:
         drafter: under which the drafter is registered.
         counts: by position.
         draft_model: its name, where there is one.
+        draft_storage, draft_head_tokens: how it was loaded; None is as it is.
         settings: of the drafter.
         fixed: whether every round drafted up to the same length.
     """
@@ -29,6 +30,8 @@ class MeasuredAcceptance:
     drafter: str
     counts: AcceptanceCounts
     draft_model: str | None = None
+    draft_storage: str | None = None
+    draft_head_tokens: int | None = None
     settings: Mapping[str, Any] = field(default_factory=dict)
     fixed: bool = True
 
@@ -56,9 +59,10 @@ def read_acceptance(path: Path) -> list[MeasuredAcceptance]:
     drafted = [item for item in found if item.counts.num_drafts]
     if not drafted:
         raise InvalidInput(f"no method in {path} drafted anything; replay or bench others")
-    longest: dict[tuple[str, str | None, str], MeasuredAcceptance] = {}
+    longest: dict[tuple[Any, ...], MeasuredAcceptance] = {}
     for item in drafted:
-        key = item.drafter, item.draft_model, json.dumps(dict(item.settings), sort_keys=True)
+        draft = item.draft_model, item.draft_storage, item.draft_head_tokens
+        key = item.drafter, *draft, json.dumps(dict(item.settings), sort_keys=True)
         best = longest.setdefault(key, item)
         if _worth(item) > _worth(best):
             longest[key] = item
@@ -75,6 +79,8 @@ def _method(item: Mapping[str, Any]) -> MeasuredAcceptance:
         drafter=item["drafter"],
         counts=AcceptanceCounts.from_json(item["acceptance"]),
         draft_model=item.get("draft_model"),
+        draft_storage=item.get("draft_storage"),
+        draft_head_tokens=item.get("draft_head_tokens"),
         settings=item.get("settings") or {},
         fixed=isinstance(item.get("num_draft_tokens", 0), int),
     )

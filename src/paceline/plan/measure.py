@@ -151,7 +151,7 @@ def measure_method(
     prompts: Sequence[Sequence[int]],
     *,
     lengths: Sequence[int] = (2, 6),
-    max_tokens: int = 24,
+    max_tokens: int = 64,
     tell: Tell | None = None,
 ) -> MethodCosts:
     """What drafting and the rest of a round take, from a few real rounds at two draft lengths.
