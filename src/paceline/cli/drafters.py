@@ -59,7 +59,7 @@ def drafters_json(drafters: Sequence[Description], rules: Sequence[Description])
 def needed(item: Description) -> str:
     """What a drafter needs, in words."""
     settings = [text or name for name, text in item.settings]
-    return "; ".join([*settings, *item.needs]).rstrip(".") or "nothing"
+    return "; ".join(part.rstrip(".") for part in (*settings, *item.needs)) or "nothing"
 
 
 def drafters_table(drafters: Sequence[Description], rules: Sequence[Description]) -> Table:
