@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import re
+import subprocess
+import sys
 import weakref
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -161,7 +166,7 @@ class TestMakeLinear:
             ("int8", (16, 32), Int8Linear),
             ("int8", (7, 32), Int8Linear),
             ("int4", (16, 32), Int4Linear),
-            ("int4", (8, 32), Int8Linear),
+            ("int4", (9, 32), Int4Linear),
         ],
     )
     def test_storage(self, storage: Any, shape: tuple[int, int], kind: type) -> None:
@@ -311,3 +316,24 @@ class TestLeastRows:
         assert pad_rows(x, 2) is x
         assert pad_rows(x, 1) is x
         assert pad_rows(x, 4).tolist() == [[1.0] * 3] * 2 + [[0.0] * 3] * 2
+
+
+PAGES = Path("/sys/kernel/mm/transparent_hugepage/enabled")
+
+
+@pytest.mark.skipif(
+    not PAGES.exists() or "[madvise]" not in PAGES.read_text(),
+    reason="needs a system that gives large pages to those who ask",
+)
+@pytest.mark.parametrize("setting", [None, "0"])
+def test_weights_lie_in_large_pages_unless_the_user_says_no(setting: str | None) -> None:
+    environment = {k: v for k, v in os.environ.items() if k != "THP_MEM_ALLOC_ENABLE"}
+    environment |= {} if setting is None else {"THP_MEM_ALLOC_ENABLE": setting}
+    code = (
+        "import paceline, torch; weights = torch.ones(2**24); "
+        "print(open('/proc/self/smaps_rollup').read())"
+    )
+    run = [sys.executable, "-c", code]
+    found = subprocess.run(run, check=True, env=environment, capture_output=True, text=True).stdout
+    (size,) = re.findall(r"AnonHugePages: +(\d+) kB", found)
+    assert (int(size) > 30_000) == (setting is None)

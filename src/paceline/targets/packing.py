@@ -25,6 +25,9 @@ STORAGES: tuple[Storage, ...] = ("auto", "plain", "packed", "int8", "int4")
 INT4_GROUP = 32
 """Inputs that share one scale and zero point in int4."""
 
+_INT4_OUTPUTS = 16
+"""The kernel takes multiples of so many outputs: others are filled up with zeros."""
+
 _INT4_ROWS = 256
 
 
@@ -120,6 +123,8 @@ class Int4Linear:
     least_rows = 1
 
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
+        self._outputs = len(weight)
+        weight = pad_rows(weight, -(-len(weight) // _INT4_OUTPUTS) * _INT4_OUTPUTS)
         # Some rows at a time, so that what is computed on the way stays in the caches.
         parts = [_int4_levels(rows) for rows in weight.split(_INT4_ROWS)]
         levels, scales = (torch.cat(part) for part in zip(*parts, strict=True))
@@ -139,7 +144,7 @@ class Int4Linear:
             )
         else:
             product = functional.linear(rows, self._dense())
-        return _finish(product, x.dtype, self.bias, residual)
+        return _finish(product[:, : self._outputs], x.dtype, self.bias, residual)
 
     def _dense(self) -> Tensor:
         levels = torch.stack([self._pairs & 15, self._pairs >> 4], dim=-1).flatten(1)
@@ -195,7 +200,7 @@ def make_linear(weight: Tensor, bias: Tensor | None, storage: Storage) -> Linear
     Raises:
         InvalidInput: an unknown storage.
     """
-    if storage == "int4" and (weight.shape[1] % INT4_GROUP or weight.shape[0] % 16):
+    if storage == "int4" and weight.shape[1] % INT4_GROUP:
         storage = "int8"
     if storage == "int8" and weight.shape[1] % 32:
         storage = "auto"  # torch's kernel reads past the end of rows that do not fill its vectors
