@@ -209,7 +209,7 @@ def draw_chain(
         try:
             q = warp.law(logits, tokens)
         except NoTokenLeft:
-            break  # what the options leave the target, the draft cannot say
+            break  # the draft model has no mass on what the options leave
         belief = logits.softmax(dim=-1) if warp.is_greedy else q
         if stop.before(belief):
             break

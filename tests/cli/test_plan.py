@@ -266,5 +266,14 @@ def test_a_draft_model_is_measured_as_the_report_had_it(run, tiny, tiny_draft, t
     report.write_text(json.dumps({"methods": methods}))
     result = run("plan", "--model", tiny, "--from", report, "--json")
     assert result.exit_code == 0, result.stderr
-    memory = json.loads(result.stdout)["costs"]["memory"]
+    costs = json.loads(result.stdout)["costs"]
+    memory = costs["memory"]
     assert memory["cut"]["weights"] < memory["whole"]["weights"]
+    # Costs of one draft model say nothing of another.
+    kept = tmp_path / "costs.json"
+    kept.write_text(json.dumps(costs))
+    assert run("plan", "--costs", kept, "--from", report).exit_code == 0
+    methods[1]["draft_storage"] = "plain"
+    report.write_text(json.dumps({"methods": methods}))
+    result = run("plan", "--costs", kept, "--from", report)
+    assert (result.exit_code, "costs of cut were measured with" in result.stderr) == (2, True)

@@ -145,6 +145,21 @@ def test_of_two_drafters_each_has_its_places(share: float, rate: float) -> None:
     assert both > 0.98
 
 
+@pytest.mark.parametrize("dear", [1.0, 2.5])
+def test_a_drafter_that_is_dear_to_probe_does_not_keep_a_cheap_one_waiting(dear: float) -> None:
+    """Neither is ever right. What the cheap one gets of 3,000 rounds, beside it and alone."""
+    costs = {"cheap": Costs(token=0.4), "dear": Costs(token=dear)}
+
+    def probes(*names: str) -> int:
+        scripts = {name: Script.blind(lambda t: 0.0, 3040, 0) for name in names}
+        own = {name: costs[name] for name in names}
+        controller = AutoController(drafters=names)
+        found = simulate(controller, scripts, own, num_tokens=3000, seed=0)
+        return found.drafters.count("cheap")
+
+    assert probes("cheap", "dear") > 0.3 * probes("cheap")
+
+
 def test_costs_from_a_table_leave_nothing_to_the_clock() -> None:
     settings = AutoController(costs={"target": {1: 1.0, 9: 1.24}, "draft": 0.25})
     assert not settings.uses_clock

@@ -278,20 +278,27 @@ class TestGreedy:
             assert r.num_accepted_tokens == r.max_path_length or shape in ("dynamic", "narrow")
             assert r.num_accepted_tokens
 
-    def test_an_option_may_ban_the_best_token(self, target: CachedTarget) -> None:
-        """The first child is what the options leave, not what the draft model likes best."""
+    @pytest.mark.parametrize("shape", [{"top_k": 1}, {"top_k": 3, "width": 1}], ids=str)
+    def test_an_option_may_ban_the_best_token(
+        self, target: CachedTarget, shape: dict[str, int]
+    ) -> None:
+        """The first child is what the options leave, not what the draft model likes best.
+
+        The draft model is the target, so that the path that goes on is accepted whole.
+        """
         banned = frozenset(run(target, tokens_of(9), max_tokens=20).tokens)
         params = SamplingParams(banned_token_ids=banned)
         found = run(
             target,
             tokens_of(9),
-            TreeDrafter(target, top_k=1),
+            TreeDrafter(target, **shape),  # type: ignore[arg-type]
             verifier=TreeVerifier(),
             params=params,
             max_tokens=20,
         )
         assert found.tokens == run(target, tokens_of(9), params=params, max_tokens=20).tokens
-        assert all(r.num_accepted_tokens for r in found.rounds[:-1])
+        assert all(r.num_accepted_tokens == r.max_path_length for r in found.rounds[:-1])
+        assert max(r.max_path_length for r in found.rounds) > 2
 
 
 def _counting(score: Any, fed: list[int]) -> Any:
@@ -641,6 +648,7 @@ class TestSettings:
             ({"max_nodes": 0}, "max_nodes must be at least 1"),
             ({"top_k": 1.5}, "top_k must be a whole number"),
             ({"width": 0}, "width"),
+            ({"width": 1, "shape": "sequoia"}, "width goes with the shape 'dynamic'"),
             ({"shape": "static"}, "needs branching, as in .* or paths"),
             ({"shape": "static", "branching": [2], "paths": [[0]]}, "one of them"),
             ({"branching": [2]}, "branching goes with the shape 'static'; the shape is 'dynamic'"),

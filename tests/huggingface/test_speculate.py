@@ -208,10 +208,14 @@ def test_a_draft_model_may_be_a_target_or_a_loaded_model() -> None:
 
 def test_a_draft_model_may_be_the_path_of_one(tmp_path: Path) -> None:
     model, folder = tiny_folders.model(), tiny_folders.save(tmp_path)
-    for given in (folder, str(folder)):
-        draft = speculate(draft_model=given, tokenizer=tiny_folders.tokenizer())
-        same(model, {"draft_model": given}, input_ids=ids(REPETITIVE), max_new_tokens=12)
+    for options in ({"draft_model": folder}, {"drafter": "model", "model": str(folder)}):
+        draft = speculate(**options, tokenizer=tiny_folders.tokenizer())
+        same(model, options, input_ids=ids(REPETITIVE), max_new_tokens=12)
         assert draft.drafter.model.info.vocab_size == tiny_folders.PADDED_VOCAB
+        assert draft.draft_model.tokenizer is not None
+    # What is wrong elsewhere is told before anything is loaded.
+    with pytest.raises(paceline.PacelineError, match="fastest"):
+        speculate(draft_model=tmp_path / "nowhere", controller="fastest")
     with pytest.raises(paceline.PacelineError, match="nowhere"):
         speculate(draft_model=tmp_path / "nowhere")
 

@@ -10,8 +10,15 @@ import pytest
 
 from paceline.errors import InvalidInput, UnknownName
 from paceline.plan.export import ENGINES, Choice, export
+from paceline.workload.methods import DraftSource
 
-MODEL = Choice("T", "model", 4, draft_model="D", by_batch=[(1, 7, 4), (8, 15, 2), (16, 10_000, 0)])
+MODEL = Choice(
+    "T",
+    "model",
+    4,
+    draft=DraftSource("D", "int4", 32_000),
+    by_batch=[(1, 7, 4), (8, 15, 2), (16, 10_000, 0)],
+)
 NGRAM = Choice("T", "ngram", 8, settings={"max_ngram": 3, "min_ngram": 2})
 PLAIN = Choice("T", "none", 0)
 
@@ -78,6 +85,12 @@ def test_tensorrt_llm_stops_where_it_no_longer_pays() -> None:
         "  max_concurrency: 15",
     ]
     assert "decoding_type: NGram" in export("tensorrt-llm", NGRAM)
+
+
+def test_paceline_drafts_as_was_measured() -> None:
+    found = flags(export("paceline", MODEL))
+    assert (found["--draft-model"], found["--draft-storage"]) == ("D", "int4")
+    assert (found["--draft-head-tokens"], found["-k"]) == ("32000", "4")
 
 
 @pytest.mark.parametrize("engine", ENGINES)

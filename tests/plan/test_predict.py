@@ -14,6 +14,7 @@ from paceline.math.stats import AcceptanceCounts
 from paceline.plan.costs import MethodCosts, PassCosts, PassTime
 from paceline.plan.decide import Method, counts_of_rates, decide, sentences
 from paceline.plan.predict import expected_tokens, predict, round_seconds, shares_of_lengths
+from paceline.workload.methods import DraftSource
 
 FLAT = PassCosts((PassTime(1, 1, 100, 0.1), PassTime(64, 1, 100, 0.1)))
 STEEP = PassCosts((PassTime(1, 1, 100, 0.1), PassTime(11, 1, 100, 0.2)))
@@ -101,7 +102,9 @@ def test_what_cannot_be_predicted(counts: AcceptanceCounts, k: int, message: str
 
 
 class TestDecisions:
-    GOOD = Method("good", counts_of_rates([0.8], 8), MethodCosts(0.0, 0.005), "model", "D")
+    GOOD = Method(
+        "good", counts_of_rates([0.8], 8), MethodCosts(0.0, 0.005), "model", DraftSource("D")
+    )
     POOR = Method("poor", counts_of_rates([0.1], 8), MethodCosts(0.0, 0.05), "ngram")
 
     def test_the_fastest_method_and_length(self) -> None:

@@ -154,12 +154,18 @@ def _paceline(
         terminal.out().print(ctx.get_help())
 
 
+def _interrupt(*_: Any) -> None:
+    """Once: while what was measured is written, a second signal changes nothing."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    raise KeyboardInterrupt
+
+
 def main() -> None:
     """Run the command line of this process."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             # A terminal that cannot show a character must not end an answer.
             stream.reconfigure(errors="backslashreplace")
-    # `kill`, and a machine that goes down, end a command as Ctrl-C does: what it has is kept.
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    # `kill`, and a machine that goes down, end a command as Ctrl-C does.
+    signal.signal(signal.SIGTERM, _interrupt)
     app()

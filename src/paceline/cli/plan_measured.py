@@ -26,6 +26,7 @@ from paceline.plan.memory import ModelMemory, memory_beside, memory_sentence
 from paceline.plan.memory import to_json as memory_json
 from paceline.report.environment import environment
 from paceline.report.files import check_writable
+from paceline.workload.methods import DraftSource
 
 if TYPE_CHECKING:
     from paceline.api import Options
@@ -117,9 +118,7 @@ def _check(request: Request) -> None:
         if request.costs is not None:
             raise InvalidInput("--costs reads costs and --save-costs writes them; give one")
         check_writable("--save-costs", request.save_costs)
-    if request.costs is not None or request.acceptance is None:
-        given = None if request.costs is not None else request.draft_model
-        check_draft_storage(given, request.draft_storage, request.draft_head_tokens)
+    check_draft_storage(request.draft_model, request.draft_storage, request.draft_head_tokens)
 
 
 def _acceptance(request: Request) -> list[MeasuredAcceptance]:
@@ -129,16 +128,11 @@ def _acceptance(request: Request) -> list[MeasuredAcceptance]:
     chosen = choose_drafter(request.drafter, {}, request.draft_model, option="--draft-model")
     most = len(request.rates) if len(request.rates) > 1 else max([8, *request.lengths])
     counts = counts_of_rates(request.rates, most)
-    return [
-        MeasuredAcceptance(
-            chosen.name,
-            chosen.name,
-            counts,
-            request.draft_model,
-            request.draft_storage,
-            request.draft_head_tokens,
-        )
-    ]
+    draft = None
+    if request.draft_model is not None:
+        kept = request.draft_storage or "auto", request.draft_head_tokens
+        draft = DraftSource(request.draft_model, *kept)
+    return [MeasuredAcceptance(chosen.name, chosen.name, counts, draft)]
 
 
 def _measure(request: Request, found: Sequence[MeasuredAcceptance]) -> Costs:
@@ -149,7 +143,9 @@ def _measure(request: Request, found: Sequence[MeasuredAcceptance]) -> Costs:
 
         model = paceline.load(request.model, progress=tell)
         drafts = {
-            kind: load_draft(*kind, tell) for kind in dict.fromkeys(map(_draft, found)) if kind
+            source: load_draft(*source, tell)
+            for source in dict.fromkeys(item.draft for item in found)
+            if source is not None
         }
     prompt: Any = [{"role": "user", "content": TEXT}] if uses_chat(model.tokenizer) else TEXT
     tokens = model.encode(prompt)
@@ -159,23 +155,17 @@ def _measure(request: Request, found: Sequence[MeasuredAcceptance]) -> Costs:
         methods: dict[str, MethodCosts] = {}
         for item in [MeasuredAcceptance(PLAIN, "none", AcceptanceCounts()), *found]:
             options: Options = {"drafter": item.drafter, "drafter_options": item.settings}
-            if kind := _draft(item):
-                options["draft_model"] = draft = drafts[kind]
+            if item.draft is not None:
+                options["draft_model"] = draft = drafts[item.draft]
                 memory[item.name] = asdict(measure_memory(draft.decoder, tokens))
             drafter = model.drafter(**options)
             # A rule that takes any draft; which one is chosen later hardly changes what it takes.
             verifier = make_verifier(None, drafter)
             methods[item.name] = measure_method(
-                model.target, drafter, verifier, [tokens], tell=told
+                model.target, drafter, verifier, [tokens], name=item.name, tell=told
             )
-    return Costs(model.name, passes, methods, memory, environment())
-
-
-def _draft(item: MeasuredAcceptance) -> tuple[str, str | None, int | None] | None:
-    """What its draft model is, and how it is kept."""
-    if item.draft_model is None:
-        return None
-    return item.draft_model, item.draft_storage, item.draft_head_tokens
+    used = {item.name: None if item.draft is None else item.draft._asdict() for item in found}
+    return Costs(model.name, passes, methods, memory, used, environment())
 
 
 def _method(item: MeasuredAcceptance, costs: Costs) -> Method:
@@ -184,12 +174,19 @@ def _method(item: MeasuredAcceptance, costs: Costs) -> Method:
             f"these costs tell of {', '.join(costs.methods)}, and not of {item.name}; measure "
             "again, with --model"
         )
+    used = costs.drafts.get(item.name)
+    draft = None if item.draft is None else item.draft._asdict()
+    if item.name in costs.drafts and used != draft:
+        raise InvalidInput(
+            f"the costs of {item.name} were measured with the draft model {used}, and its "
+            f"acceptance is that of {draft}; measure again, with --model"
+        )
     return Method(
         item.name,
         item.counts,
         costs.methods[item.name],
         item.drafter,
-        item.draft_model,
+        item.draft,
         item.settings,
     )
 
@@ -218,7 +215,7 @@ def _export(engine: str, costs: Costs, methods: Sequence[Method], decision: Deci
             target=costs.model,
             drafter=method.drafter,
             num_draft_tokens=best.num_draft_tokens,
-            draft_model=method.draft_model,
+            draft=method.draft,
             settings=method.settings,
             by_batch=decision.schedule(method.name),
         ),

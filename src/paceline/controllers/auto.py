@@ -35,6 +35,9 @@ ACCEPTANCE = (0.3, 0.45, 0.6, 0.75, 0.85)
 MODEL_ACCEPTANCE = 0.65
 """The same for drafters that cannot tell."""
 
+MOST_SAVED = 2.0
+"""The most passes that probes may come to lose; a dearer probe is never made."""
+
 
 @dataclass(frozen=True, slots=True)
 class AutoController:
@@ -301,7 +304,7 @@ class AutoSession:
         """A draft that is not expected to pay, where the account has what it may lose.
 
         Each drafter waits in proportion to what its probe costs, so that each gets the same share
-        of the account. The one whose turn it is may have to wait for it to fill.
+        of the account. Where the next probe costs more than there is, the account has to fill.
         """
         best: tuple[float, float, str, float, float] | None = None
         for name, arm in self._arms.items():
@@ -319,6 +322,8 @@ class AutoSession:
             late = arm.times.catch_up * self._pass.level / plain - self._share / 4
             cost = max(self._passes(1, arm) - 1, 0.01) + max(late, 0.0) * arm.idle
             lost = self._given_up(chosen, arm)
+            if cost + lost > MOST_SAVED:
+                continue
             urgency = (arm.idle + 1) / (cost + lost)
             if best is None or urgency > best[0]:
                 best = urgency, cost + lost, name, gate, lost
@@ -389,7 +394,7 @@ class AutoSession:
             # What drafting gained may be lost again in part, and the whole is still faster.
             gained = max(committed - passes, 0.0) / self._speed
             self._account += self._share * passes + 0.015 * gained
-        self._account = min(self._account, 2.0)
+        self._account = min(self._account, MOST_SAVED)
         self._recent_tokens = 0.95 * self._recent_tokens + committed
         self._recent_passes = 0.95 * self._recent_passes + passes
         for other in self._arms.values():

@@ -26,6 +26,7 @@ from paceline.api import load
 from paceline.assembly import (
     Foreign,
     check_processors,
+    check_rule,
     check_same_tokenizer,
     make_controller,
     make_drafter,
@@ -104,9 +105,10 @@ def speculate(
             drafts as far as it pays, or with a number of draft tokens "fixed".
         controller_options: settings of a controller given by name.
         draft_model: for drafters that need one: a model of `transformers`, one from
-            `paceline.load`, or the name or path of one, which is loaded as it is; with the
-            tokenizer of the target. For the drafter "universal" it may have another: of a model of
-            `transformers` give that as the option `draft_tokenizer`.
+            `paceline.load`, or the name or path of one, which each call of `speculate` loads anew,
+            as it is and onto the CPU; with the tokenizer of the target. For the drafter "universal"
+            it may have another: of a model of `transformers` give that as the option
+            `draft_tokenizer`.
         verify: a registered rule, or a rule; None is the one that suits the drafter. Where draft
             lengths follow the clock, as with "auto", and the call samples, it is "coupling", so
             that the same seed gives the same text.
@@ -139,8 +141,8 @@ def speculate(
     _require(tokenizer, "tokenizer", "a tokenizer of transformers", "encode", "get_vocab")
     _require(streamer, "streamer", "a streamer of transformers", "put", "end")
     _require(on_event, "on_event", "a function", "__call__")
-    if isinstance(draft_model, (str, Path)):
-        draft_model = load(draft_model)
+    check_rule(verify if isinstance(verify, str) else None, verify_options or {})
+    make_controller(controller, num_draft_tokens, controller_options)
     strings = tuple(checked_stop_strings(stop_strings, option="stop_strings"))
     if strings and tokenizer is None:
         raise InvalidInput("stop_strings needs the tokenizer; pass it to speculate as well")
@@ -150,14 +152,25 @@ def speculate(
             raise InvalidInput("texts to draft from need the tokenizer; pass it as well")
         return encode_plain(tokenizer, text)
 
+    loaded: dict[str, Any] = {}
+
+    def opened(source: Any) -> Any:
+        if not isinstance(source, (str, Path)):
+            return source
+        if str(source) not in loaded:
+            loaded[str(source)] = load(source)
+        return loaded[str(source)]
+
+    def foreign(source: Any) -> Foreign:
+        model = opened(source)
+        return Foreign(_draft_target(model), tokenizer, getattr(model, "tokenizer", None))
+
     made = make_drafter(
         drafter,
         options,
         draft_model,
-        as_target=lambda source: _draft_target(source, tokenizer),
-        as_foreign=lambda source: Foreign(
-            _draft_target(source), tokenizer, getattr(source, "tokenizer", None)
-        ),
+        as_target=lambda source: _draft_target(opened(source), tokenizer),
+        as_foreign=foreign,
         encode=encode,
         fingerprint=lambda: None if tokenizer is None else tokenizer_fingerprint(tokenizer),
     )
@@ -169,7 +182,7 @@ def speculate(
         ),
         controller=control,
         drafter=made,
-        draft_model=options.get("model") if draft_model is None else draft_model,
+        draft_model=opened(options.get("model") if draft_model is None else draft_model),
         tokenizer=tokenizer,
         stop_strings=strings,
         streamer=streamer,

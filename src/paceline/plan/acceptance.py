@@ -10,6 +10,7 @@ from typing import Any
 
 from paceline.errors import InvalidInput
 from paceline.math.stats import AcceptanceCounts
+from paceline.workload.methods import DraftSource
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,8 +21,7 @@ class MeasuredAcceptance:
         name: of the method.
         drafter: under which the drafter is registered.
         counts: by position.
-        draft_model: its name, where there is one.
-        draft_storage, draft_head_tokens: how it was loaded; None is as it is.
+        draft: the draft model, and how it was loaded; None where there is none.
         settings: of the drafter.
         fixed: whether every round drafted up to the same length.
     """
@@ -29,9 +29,7 @@ class MeasuredAcceptance:
     name: str
     drafter: str
     counts: AcceptanceCounts
-    draft_model: str | None = None
-    draft_storage: str | None = None
-    draft_head_tokens: int | None = None
+    draft: DraftSource | None = None
     settings: Mapping[str, Any] = field(default_factory=dict)
     fixed: bool = True
 
@@ -59,10 +57,9 @@ def read_acceptance(path: Path) -> list[MeasuredAcceptance]:
     drafted = [item for item in found if item.counts.num_drafts]
     if not drafted:
         raise InvalidInput(f"no method in {path} drafted anything; replay or bench others")
-    longest: dict[tuple[Any, ...], MeasuredAcceptance] = {}
+    longest: dict[tuple[str, DraftSource | None, str], MeasuredAcceptance] = {}
     for item in drafted:
-        draft = item.draft_model, item.draft_storage, item.draft_head_tokens
-        key = item.drafter, *draft, json.dumps(dict(item.settings), sort_keys=True)
+        key = item.drafter, item.draft, json.dumps(dict(item.settings), sort_keys=True)
         best = longest.setdefault(key, item)
         if _worth(item) > _worth(best):
             longest[key] = item
@@ -74,13 +71,16 @@ def _worth(item: MeasuredAcceptance) -> tuple[bool, int]:
 
 
 def _method(item: Mapping[str, Any]) -> MeasuredAcceptance:
+    draft = None
+    if (name := item.get("draft_model")) is not None:
+        draft = DraftSource(
+            name, item.get("draft_storage") or "auto", item.get("draft_head_tokens")
+        )
     return MeasuredAcceptance(
         name=item["name"],
         drafter=item["drafter"],
         counts=AcceptanceCounts.from_json(item["acceptance"]),
-        draft_model=item.get("draft_model"),
-        draft_storage=item.get("draft_storage"),
-        draft_head_tokens=item.get("draft_head_tokens"),
+        draft=draft,
         settings=item.get("settings") or {},
         fixed=isinstance(item.get("num_draft_tokens", 0), int),
     )

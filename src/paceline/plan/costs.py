@@ -162,6 +162,8 @@ class Costs:
         passes: of the target.
         methods: by the name of each method.
         memory: bytes, see `plan.memory`.
+        drafts: the draft model of each method: name, storage and head_tokens; None where it has
+            none.
         environment: machine, versions, commit.
     """
 
@@ -169,6 +171,7 @@ class Costs:
     passes: PassCosts
     methods: Mapping[str, MethodCosts] = field(default_factory=dict)
     memory: Mapping[str, Any] = field(default_factory=dict)
+    drafts: Mapping[str, Any] = field(default_factory=dict)
     environment: Mapping[str, Any] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
@@ -178,6 +181,7 @@ class Costs:
             "passes": [asdict(point) for point in self.passes.points],
             "methods": {name: asdict(costs) for name, costs in self.methods.items()},
             "memory": dict(self.memory),
+            "drafts": dict(self.drafts),
             "environment": dict(self.environment),
         }
 
@@ -198,6 +202,7 @@ class Costs:
                 passes=PassCosts(tuple(PassTime(**point) for point in found["passes"])),
                 methods={name: MethodCosts(**item) for name, item in found["methods"].items()},
                 memory=found.get("memory", {}),
+                drafts=found.get("drafts", {}),
                 environment=found.get("environment", {}),
             )
         except (AttributeError, KeyError, TypeError) as error:

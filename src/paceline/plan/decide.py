@@ -11,6 +11,7 @@ from paceline.math.acceptance import AcceptanceProfile
 from paceline.math.stats import AcceptanceCounts
 from paceline.plan.costs import MethodCosts, PassCosts
 from paceline.plan.predict import Prediction, predict
+from paceline.workload.methods import DraftSource
 
 BATCHES = (1, 2, 4, 8, 16, 32, 64)
 PLAIN = "none"
@@ -25,7 +26,7 @@ class Method:
         counts: acceptance by position.
         costs: what its drafts take.
         drafter: under which the drafter is registered.
-        draft_model: its name, where there is one.
+        draft: the draft model, where there is one.
         settings: of the drafter.
     """
 
@@ -33,7 +34,7 @@ class Method:
     counts: AcceptanceCounts
     costs: MethodCosts
     drafter: str
-    draft_model: str | None = None
+    draft: DraftSource | None = None
     settings: Mapping[str, Any] = field(default_factory=dict)
 
     @property

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from paceline.errors import InvalidInput, UnknownName
+from paceline.workload.methods import DraftSource
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +24,7 @@ class Choice:
         target: the model to serve.
         drafter: "model", "ngram", "suffix", "early-exit", or "none".
         num_draft_tokens: k; 0 with "none".
-        draft_model: name of the draft model, where there is one.
+        draft: the draft model, where there is one. How it is loaded is for Paceline alone.
         settings: of the drafter.
         by_batch: (smallest batch, largest batch, k), rising, for engines that take a table.
     """
@@ -31,9 +32,14 @@ class Choice:
     target: str
     drafter: str
     num_draft_tokens: int
-    draft_model: str | None = None
+    draft: DraftSource | None = None
     settings: Mapping[str, Any] = field(default_factory=dict)
     by_batch: Sequence[tuple[int, int, int]] = ()
+
+    @property
+    def draft_model(self) -> str | None:
+        """The name of the draft model."""
+        return None if self.draft is None else self.draft.name
 
 
 def export(engine: str, choice: Choice) -> str:
@@ -160,8 +166,12 @@ def _tensorrt_llm(choice: Choice) -> str:
 def _paceline(choice: Choice) -> str:
     words: list[Any] = ["paceline", "generate", "--model", choice.target]
     words += ["--drafter", choice.drafter, "-k", choice.num_draft_tokens]
-    if choice.draft_model is not None:
-        words += ["--draft-model", choice.draft_model]
+    if choice.draft is not None:
+        words += ["--draft-model", choice.draft.name]
+        if choice.draft.storage != "auto":
+            words += ["--draft-storage", choice.draft.storage]
+        if choice.draft.head_tokens is not None:
+            words += ["--draft-head-tokens", choice.draft.head_tokens]
     for name, value in choice.settings.items():
         words += ["--drafter-option", f"{name}={json.dumps(value)}"]
     return shlex.join(map(str, words))

@@ -152,12 +152,13 @@ def measure_method(
     *,
     lengths: Sequence[int] = (2, 6),
     max_tokens: int = 64,
+    name: str | None = None,
     tell: Tell | None = None,
 ) -> MethodCosts:
-    """What drafting and the rest of a round take, from a few real rounds at two draft lengths.
+    """What drafting and the rest of a round take, from real rounds at two draft lengths.
 
     The draft time is fitted as fixed + per token, through the medians at the lengths that were
-    really drafted.
+    really drafted. `name` is what `tell` is told; None is that of the drafter.
 
     Raises:
         InvalidInput: no prompt.
@@ -169,7 +170,7 @@ def measure_method(
     total = len(prompts) * len(lengths)
     for number, (prompt, k) in enumerate((p, k) for p in prompts for k in lengths):
         if tell is not None:
-            tell(number, total, f"timing drafts of {drafter.name}")
+            tell(number, total, f"timing drafts of {name or drafter.name}")
         request = Request(
             prompt=prompt,
             drafter=drafter,
