@@ -266,13 +266,13 @@ class AutoSession:
         return found
 
     def _chain(self, paying: Mapping[str, Plan]) -> Budget | None:
-        """The budgets of the drafters that pay: those that can tell, then the best of the rest."""
+        """The budgets of the drafters that pay: those that can tell, then the rest by value.
+
+        Where one has nothing to propose the next is asked.
+        """
         chain: Budget | None = None
-        others = [name for name in paying if not self._arms[name].gated]
-        if others:
-            best = max(others, key=lambda name: paying[name].value)
-            chain = self._budget_of(best, paying[best])
-        for name in sorted(set(paying) - set(others), key=lambda name: paying[name].value):
+        order = sorted(paying, key=lambda name: (self._arms[name].gated, paying[name].value))
+        for name in order:
             chain = self._budget_of(name, paying[name], chain)
         return chain
 
