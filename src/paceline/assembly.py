@@ -307,16 +307,17 @@ def make_verifier(
     return made
 
 
-def check_rule(verify: str | None, settings: Mapping[str, Any]) -> None:
+def check_rule(verify: str | None, settings: Mapping[str, Any] | None) -> None:
     """Refuse a rule, or settings of it, before anything is loaded.
 
     Raises:
         InvalidInput: see `make_verifier`.
     """
+    chosen = _checked_settings(settings, "a rule")
     if verify is not None:
-        registry.make("verifier", verify, settings)
-    elif settings:
-        raise InvalidInput(f"{next(iter(settings))!r} is a setting of a rule; name the rule too")
+        registry.make("verifier", verify, chosen)
+    elif chosen:
+        raise InvalidInput(f"{next(iter(chosen))!r} is a setting of a rule; name the rule too")
 
 
 def check_processors(

@@ -141,7 +141,8 @@ def speculate(
     _require(tokenizer, "tokenizer", "a tokenizer of transformers", "encode", "get_vocab")
     _require(streamer, "streamer", "a streamer of transformers", "put", "end")
     _require(on_event, "on_event", "a function", "__call__")
-    check_rule(verify if isinstance(verify, str) else None, verify_options or {})
+    if verify is None or isinstance(verify, str):
+        check_rule(verify, verify_options)
     make_controller(controller, num_draft_tokens, controller_options)
     strings = tuple(checked_stop_strings(stop_strings, option="stop_strings"))
     if strings and tokenizer is None:
