@@ -29,7 +29,7 @@ test: .venv/.installed-dev ## Run the tests (quick, offline)
 	@$(BIN)/python -m pytest $(PARALLEL) $(ARGS)
 
 test-all: .venv/.installed-dev ## Run every test, the slow ones and those on real models too
-	@$(BIN)/python -m pytest -m "not gpu" $(PARALLEL) $(ARGS)
+	@$(BIN)/python -m pytest -m "not gpu" $(ARGS)
 
 check: .venv/.installed-docs ## Check format, lint, types, layers and docs
 	$(BIN)/ruff format --check .

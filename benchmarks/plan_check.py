@@ -28,10 +28,11 @@ from paceline.plan.predict import predict
 def check(bench: dict[str, Any], costs: Costs) -> list[dict[str, Any]]:
     """One entry a method and category, with the relative error of the prediction."""
     found = []
+    # One measurement serves all lengths of a drafter: a plan keeps the longest.
+    kept_as = {_kind(m): m["name"] for m in bench["methods"] if m["name"] in costs.methods}
     for method in bench["methods"]:
         k, name = method["num_draft_tokens"], method["name"]
-        # One measurement serves all lengths of a drafter: a plan keeps the longest.
-        kept = next((m for m in costs.methods if m.split(",k=")[0] == name.split(",k=")[0]), None)
+        kept = kept_as.get(_kind(method))
         if not isinstance(k, int) or kept is None:
             continue
         for category, part in method["categories"].items():
@@ -50,6 +51,12 @@ def check(bench: dict[str, Any], costs: Costs) -> list[dict[str, Any]]:
                 }
             )
     return found
+
+
+def _kind(method: dict[str, Any]) -> str:
+    """All of a method but its length."""
+    parts = ("drafter", "draft_model", "draft_storage", "draft_head_tokens", "settings")
+    return json.dumps([method.get(part) for part in parts], sort_keys=True)
 
 
 def main() -> None:

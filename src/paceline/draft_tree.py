@@ -24,7 +24,8 @@ class DraftTree:
     Attributes:
         tokens, parents: as in `Draft`.
         laws: the law q that drew each token; None for a point mass.
-        beliefs: the probability of each token, as the draft model has it.
+        beliefs: the probability of each token, as the draft model has it; of chosen siblings at
+            most that of the one before.
         scores: the product of the beliefs along the path.
     """
 
@@ -46,12 +47,17 @@ class DraftTree:
             siblings: as they were drawn.
             belief: the probability of every token, `[V]`.
         """
-        first = len(self)
+        first, most = len(self), 1.0
         for token, law in zip(siblings.tokens, siblings.probs, strict=True):
+            own = float(belief[token])
+            if siblings.scheme is Scheme.CHOSEN:
+                # One that the sampling options ban may be more probable than those chosen before
+                # it, but it will not be accepted.
+                own = most = min(own, most)
             self.tokens.append(token)
             self.parents.append(parent)
             self.laws.append(law)
-            self.beliefs.append(float(belief[token]))
+            self.beliefs.append(own)
             self.scores.append(self.score(parent) * self.beliefs[-1])
         return list(range(first, len(self)))
 

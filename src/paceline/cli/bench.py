@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from paceline.cli import options, terminal, threads
-from paceline.cli.calls import DEFAULT_MODEL, load_draft, tell_written, uses_chat
+from paceline.cli.calls import DEFAULT_MODEL, default_draft, load_draft, tell_written, uses_chat
 from paceline.cli.counting import counting
 from paceline.errors import InvalidInput, MissingExtra
 from paceline.report.files import Outputs
@@ -228,20 +228,6 @@ def require_extra(*, plots: bool) -> None:
         from paceline.report.figures import require
 
         require()
-
-
-def default_draft(
-    name: str | None, storage: str | None, head_tokens: int | None
-) -> DraftSource | None:
-    """The draft model of the options, for methods that name none."""
-    if name is None:
-        if storage or head_tokens:
-            raise InvalidInput(
-                "--draft-storage and --draft-head-tokens go with --draft-model; give one, or "
-                "write draft=NAME,storage=KIND in the method"
-            )
-        return None
-    return DraftSource(name, storage or "auto", head_tokens)
 
 
 def load_models(

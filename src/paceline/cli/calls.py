@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from paceline.assembly import check_rule, choose_drafter, make_controller
 from paceline.cli import terminal
 from paceline.errors import InvalidInput
+from paceline.workload.methods import DraftSource
 
 if TYPE_CHECKING:
     from paceline.api import LanguageModel
@@ -63,6 +64,20 @@ def check_draft_storage(
             "--draft-storage and --draft-head-tokens go with --draft-model; give one, or leave "
             "them out"
         )
+
+
+def default_draft(
+    name: str | None, storage: str | None, head_tokens: int | None
+) -> DraftSource | None:
+    """The draft model of the options of a command whose methods may name another."""
+    if name is None:
+        if storage or head_tokens:
+            raise InvalidInput(
+                "--draft-storage and --draft-head-tokens go with --draft-model; give one, or "
+                "write draft=NAME,storage=KIND in the method"
+            )
+        return None
+    return DraftSource(name, storage or "auto", head_tokens)
 
 
 def load_draft(

@@ -13,7 +13,7 @@ from rich.text import Text
 
 from paceline.assembly import choose_drafter, make_verifier
 from paceline.cli import plan_view, terminal, threads
-from paceline.cli.calls import check_draft_storage, load_draft, uses_chat
+from paceline.cli.calls import check_draft_storage, default_draft, load_draft, uses_chat
 from paceline.cli.counting import steps
 from paceline.errors import InvalidInput, UnknownName
 from paceline.math.roofline import SpeculationMemory
@@ -26,7 +26,6 @@ from paceline.plan.memory import ModelMemory, memory_beside, memory_sentence
 from paceline.plan.memory import to_json as memory_json
 from paceline.report.environment import environment
 from paceline.report.files import check_writable
-from paceline.workload.methods import DraftSource
 
 if TYPE_CHECKING:
     from paceline.api import Options
@@ -128,10 +127,7 @@ def _acceptance(request: Request) -> list[MeasuredAcceptance]:
     chosen = choose_drafter(request.drafter, {}, request.draft_model, option="--draft-model")
     most = len(request.rates) if len(request.rates) > 1 else max([8, *request.lengths])
     counts = counts_of_rates(request.rates, most)
-    draft = None
-    if request.draft_model is not None:
-        kept = request.draft_storage or "auto", request.draft_head_tokens
-        draft = DraftSource(request.draft_model, *kept)
+    draft = default_draft(request.draft_model, request.draft_storage, request.draft_head_tokens)
     return [MeasuredAcceptance(chosen.name, chosen.name, counts, draft)]
 
 

@@ -10,7 +10,7 @@ import typer
 from paceline import registry
 from paceline.assembly import make_drafter
 from paceline.cli import bench, options, terminal, threads
-from paceline.cli.calls import DEFAULT_MODEL, tell_written, uses_chat
+from paceline.cli.calls import DEFAULT_MODEL, default_draft, tell_written, uses_chat
 from paceline.cli.counting import counting
 from paceline.errors import InvalidInput
 from paceline.report.files import Outputs
@@ -93,7 +93,7 @@ def replay(
     if html is not None:
         bench.require_extra(plots=True)
     outputs = Outputs({"--html": html, "--markdown": markdown})
-    default = bench.default_draft(draft_model, draft_storage, draft_head_tokens)
+    default = default_draft(draft_model, draft_storage, draft_head_tokens)
     methods = parse_methods(method or (), default, with_plain=False)
     if not methods:
         raise InvalidInput("there is no drafter to replay; give --method, as in --method ngram,k=4")

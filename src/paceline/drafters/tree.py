@@ -23,7 +23,6 @@ from paceline.draft_tree import (
     ShapedGrowth,
 )
 from paceline.errors import InvalidInput, NoTokenLeft
-from paceline.math.candidates import Blocks
 from paceline.math.noise import Noise
 from paceline.math.siblings import Siblings, draw_siblings, most_probable
 from paceline.math.tree_shape import (
@@ -281,8 +280,7 @@ class _Belief:
 
     Attributes:
         law: q; None where the sampling options leave the draft model nothing to say.
-        belief: the probability of every token: q, or greedily the softmax of the logits, in which
-            no token counts for more than the one that q takes.
+        belief: the probability of every token: q, or greedily the softmax of the logits.
     """
 
     def __init__(self, warp: Warp, logits: Tensor, path: Sequence[int]) -> None:
@@ -294,22 +292,16 @@ class _Belief:
         self.belief = logits if self.law is None else self.law
         if self._is_greedy:
             self.belief = logits.softmax(dim=-1)
-            if self.law is not None:
-                # What the sampling options ban may be more probable; it will not be accepted.
-                self.belief = self.belief.clamp(max=self.belief[self._first()])
-
-    def _first(self) -> int:
-        assert self.law is not None
-        return Blocks(self.law).argmax()
 
     def children(self, count: int, scheme: Scheme, noise: Noise, position: int) -> Siblings:
         """The children of the node."""
         assert self.law is not None
         if not self._is_greedy:
             return draw_siblings(self.law, count, scheme, noise, position)
-        first = self._first()
-        others = [token for token in most_probable(self.belief, count) if token != first]
-        tokens = (first, *others)[:count]
+        # The sampling options may ban the most probable tokens: the law knows what is left.
+        first = most_probable(self.law, 1)
+        others = [token for token in most_probable(self.belief, count) if token not in first]
+        tokens = (*first, *others)[:count]
         return Siblings(tokens, (None,) * len(tokens), scheme)
 
 

@@ -141,6 +141,7 @@ def speculate(
     _require(tokenizer, "tokenizer", "a tokenizer of transformers", "encode", "get_vocab")
     _require(streamer, "streamer", "a streamer of transformers", "put", "end")
     _require(on_event, "on_event", "a function", "__call__")
+    # What is wrong here is told before a draft model is loaded, which takes seconds.
     if verify is None or isinstance(verify, str):
         check_rule(verify, verify_options)
     make_controller(controller, num_draft_tokens, controller_options)
