@@ -127,6 +127,13 @@ def test_rates():
         (["--costs", "none.json", "--from", "none.json"], "cannot read"),
         (["--alpha", ".8,.7", "--cost", "0", "-k", "3"], "say nothing of draft position 3"),
         (["--alpha", ".8", "--cost", "0", "--verify-cost", "0"], "verify_cost"),
+        (["--alpha", ".8", "--cost", "0", "--draft-model", ""], "give --model or --costs"),
+        (["--published", "--alpha", ".8"], "leave all but --json out"),
+        (["--costs", "c", "--alpha", ".8", "--verify-cost", "2"], "belong to the formula"),
+        (["--costs", "c", "--alpha", ".8", "--overhead", "2"], "belong to the formula"),
+        (["--costs", "c", "--alpha", ".8", "--context", "0"], "--context must be at least 1"),
+        (["--costs", "c", "--alpha", ".8", "-d", "none"], "drafts nothing to plan"),
+        (["--costs", "c", "--alpha", ".8,.7", "-k", "3"], "known up to draft position 2"),
     ],
 )
 def test_bad_input_is_answered_in_one_line(run, arguments, message):
@@ -166,6 +173,51 @@ def report(tmp_path):
     file = tmp_path / "replay.json"
     file.write_text(json.dumps({"methods": [method]}))
     return file
+
+
+@pytest.mark.parametrize(
+    ("place", "value"),
+    [
+        *((("passes", 0, name), "x") for name in ("rows", "seconds", "spread")),
+        (("passes", 0, "seconds"), float("inf")),
+        (("passes", 0, "rows"), 1.5),
+        (("methods", "ngram", "draft_fixed"), -5),
+        (("methods", "ngram", "draft_per_token"), float("nan")),
+        (("methods", "none", "rest"), None),
+        (("memory", "none"), {}),
+        (("memory", "none", "weights"), "x"),
+        *(((name,), value) for name in ("memory", "drafts", "environment") for value in ("x", [])),
+        (("model",), 5),
+    ],
+)
+def test_costs_that_cannot_be_are_refused(run, costs, report, place, value):
+    found = json.loads(costs.read_text())
+    inner = found
+    for part in place[:-1]:
+        inner = inner[part]
+    inner[place[-1]] = value
+    costs.write_text(json.dumps(found))
+    result = run("plan", "--costs", costs, "--from", report, "--export", "vllm", "--json")
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert len(result.stderr.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("part", "value"),
+    [
+        ("settings", 5),
+        ("name", []),
+        ("drafter", 5),
+        ("draft_model", [1]),
+        ("draft_head_tokens", "x"),
+    ],
+)
+def test_reports_that_cannot_be_are_refused(run, costs, report, part, value):
+    found = json.loads(report.read_text())
+    found["methods"][0][part] = value
+    report.write_text(json.dumps(found))
+    result = run("plan", "--costs", costs, "--from", report)
+    assert (result.exit_code, "is no report of" in result.stderr) == (2, True)
 
 
 def test_a_plan_from_measurements(run, costs, report):

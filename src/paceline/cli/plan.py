@@ -203,12 +203,16 @@ def plan(
     lengths = parse_lengths(num_draft_tokens or [])
     rates = None if alpha is None else parse_rates(alpha)
     if published:
+        draft = (drafter, draft_model, draft_storage, draft_head_tokens)
+        inputs = (alpha, cost, num_draft_tokens, plot, model, acceptance, costs, save_costs)
+        if _any_given(*draft, *inputs, context, export):
+            raise InvalidInput("--published shows what was published; leave all but --json out")
         plan_view.print_published(as_json=as_json)
     elif model is not None or costs is not None:
-        if cost is not None or plot:
+        if cost is not None or plot or verify_cost != 1.0 or overhead != 0.0:
             raise InvalidInput(
-                "--cost and --plot belong to the formula; with --model or --costs the costs are "
-                "measured: leave them out"
+                "--cost, --verify-cost, --overhead and --plot belong to the formula; with --model "
+                "or --costs the costs are measured: leave them out"
             )
         request = plan_measured.Request(
             model=model,
@@ -226,8 +230,8 @@ def plan(
         )
         plan_measured.run(request, as_json=as_json)
     else:
-        draft = draft_model or draft_storage or draft_head_tokens
-        if acceptance is not None or drafter or draft or export or save_costs or context:
+        draft = (drafter, draft_model, draft_storage, draft_head_tokens)
+        if _any_given(*draft, acceptance, export, save_costs, context):
             raise InvalidInput(
                 "--from, --drafter, the options of a draft model, --save-costs, --context and "
                 "--export go with measured costs; give --model or --costs as well"
@@ -239,6 +243,10 @@ def plan(
                 "measure this machine instead, give --model"
             )
         _by_formula(rates, cost, lengths, verify_cost, overhead, plot or [], as_json=as_json)
+
+
+def _any_given(*options: Any) -> bool:
+    return any(option is not None and option != [] for option in options)
 
 
 def _by_formula(

@@ -26,6 +26,7 @@ from paceline.plan.memory import ModelMemory, memory_beside, memory_sentence
 from paceline.plan.memory import to_json as memory_json
 from paceline.report.environment import environment
 from paceline.report.files import check_writable
+from paceline.types import require_int
 
 if TYPE_CHECKING:
     from paceline.api import Options
@@ -62,6 +63,12 @@ def run(request: Request, *, as_json: bool) -> None:
     """Measure or read costs, decide, and print it."""
     _check(request)
     found = _acceptance(request)
+    known = max(len(item.counts.drafted) for item in found)
+    if max(request.lengths, default=0) > known:
+        raise InvalidInput(
+            f"acceptance is known up to draft position {known}, and says nothing of position "
+            f"{max(request.lengths)}; give fewer draft tokens, or acceptance of longer drafts"
+        )
     if request.costs is not None:
         costs = Costs.read(request.costs)
     else:
@@ -117,6 +124,8 @@ def _check(request: Request) -> None:
         if request.costs is not None:
             raise InvalidInput("--costs reads costs and --save-costs writes them; give one")
         check_writable("--save-costs", request.save_costs)
+    for context in request.contexts:
+        require_int("--context", context, low=1, high=10**9)
     check_draft_storage(request.draft_model, request.draft_storage, request.draft_head_tokens)
 
 
@@ -125,6 +134,8 @@ def _acceptance(request: Request) -> list[MeasuredAcceptance]:
         return read_acceptance(request.acceptance)
     assert request.rates is not None
     chosen = choose_drafter(request.drafter, {}, request.draft_model, option="--draft-model")
+    if chosen.name == PLAIN:
+        raise InvalidInput("plain decoding drafts nothing to plan; give another --drafter")
     most = len(request.rates) if len(request.rates) > 1 else max([8, *request.lengths])
     counts = counts_of_rates(request.rates, most)
     draft = default_draft(request.draft_model, request.draft_storage, request.draft_head_tokens)

@@ -77,7 +77,12 @@ class AutoController:
     def __post_init__(self) -> None:
         require_int("num_draft_tokens", self.num_draft_tokens, low=0, high=64)
         require_finite(self, "probe_share", self.probe_share, low=0.0, high=1.0)
-        object.__setattr__(self, "drafters", tuple(self.drafters))
+        names: Any = self.drafters
+        if not isinstance(names, (tuple, list)) or not all(isinstance(n, str) for n in names):
+            raise InvalidInput(f"drafters must be a list of names; it is {names!r:.80}")
+        if len(set(names)) < len(names):
+            raise InvalidInput(f"drafters must be of different names; they are {names!r:.80}")
+        object.__setattr__(self, "drafters", tuple(names))
         object.__setattr__(self, "_table", _Costs.of(self.costs))
 
     @property
@@ -116,12 +121,14 @@ class _Costs:
             target = dict(enumerate(target, start=1)) if isinstance(target, (list, tuple)) else {}
         try:
             rows = {int(n): float(seconds) for n, seconds in target.items()}
-        except (TypeError, ValueError):
+            if any(float(n) != int(n) for n in target):
+                rows = {}
+        except (TypeError, ValueError, OverflowError):
             rows = {}
         if not rows or min(rows) < 1 or not all(0 < seconds < 1e6 for seconds in rows.values()):
             raise InvalidInput(
                 "costs of the target must be seconds above 0 by rows of a pass, as in "
-                "{1: 0.06, 6: 0.07}; they are {given['target']!r:.80}"
+                f"{{1: 0.06, 6: 0.07}}; they are {given['target']!r:.80}"
             )
         return cls(rows, _by_name("draft", given), _by_name("draft_start", given))
 

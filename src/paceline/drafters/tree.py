@@ -61,6 +61,9 @@ PRIOR = (0.65, 0.12, 0.05, 0.03, 0.02, 0.01)
 
 DEFAULT_MAX_NODES = 16
 
+_MOST = 10_000
+"""Nodes of a tree that is still one: more would fill the memory."""
+
 _PRIOR_WEIGHT = 16
 _REPLAN = 16
 """After so many rounds a shape is planned anew."""
@@ -117,12 +120,13 @@ class TreeDrafter:
     params: SamplingParams | None = None
 
     def __post_init__(self) -> None:
-        for setting, known in (("shape", ("dynamic", "static", "sequoia")), ("children", SCHEMES)):
+        kinds = ("shape", ("dynamic", "static", "sequoia")), ("children", tuple(SCHEMES))
+        for setting, known in kinds:
             if (given := getattr(self, setting)) not in known:
                 raise InvalidInput(f"{setting} must be one of {', '.join(known)}; it is {given!r}")
         if self.max_nodes is not None:
-            require_int("max_nodes", self.max_nodes, low=1)
-        require_int("top_k", self.top_k, low=1)
+            require_int("max_nodes", self.max_nodes, low=1, high=_MOST)
+        require_int("top_k", self.top_k, low=1, high=_MOST)
         if self.width is not None:
             require_int("width", self.width, low=1)
         object.__setattr__(self, "params", own_params(self.params))
@@ -147,8 +151,8 @@ class TreeDrafter:
             widths = _numbers("branching", self.branching, whole=True)
             for width in widths:
                 require_int("each of branching", width, low=1)
-            if math.prod(int(width) for width in widths) > 10_000:
-                raise InvalidInput(f"branching {list(widths)} makes more than 10,000 nodes")
+            if math.prod(int(width) for width in widths) > _MOST:
+                raise InvalidInput(f"branching {list(widths)} makes more than {_MOST:,} nodes")
             object.__setattr__(self, "branching", widths)
         if self.paths is not None:
             paths = _rows("paths", self.paths, whole=True)
@@ -326,9 +330,9 @@ def _cost(given: Any) -> tuple[tuple[float, float], ...]:
     """A cost curve with rising rows and times above 0."""
     curve = _rows("cost", given)
     rows = [row[0] for row in curve]
-    if any(len(row) != 2 or row[0] < 1 or row[1] <= 0 for row in curve) or any(
-        after <= before for before, after in pairwise(rows)
-    ):
+    if any(
+        len(row) != 2 or not 1 <= row[0] < math.inf or not 0 < row[1] < math.inf for row in curve
+    ) or any(after <= before for before, after in pairwise(rows)):
         raise InvalidInput(
             "cost must be [rows, time] pairs with rising rows from 1 on and times above 0, as in "
             f"[[1, 0.2], [8, 0.22]]; it is {given!r:.80}"

@@ -45,7 +45,7 @@ def read_acceptance(path: Path) -> list[MeasuredAcceptance]:
     """
     try:
         report = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise InvalidInput(f"cannot read {path}: {error}") from None
     try:
         found = [_method(item) for item in report["methods"]]
@@ -71,6 +71,13 @@ def _worth(item: MeasuredAcceptance) -> tuple[bool, int]:
 
 
 def _method(item: Mapping[str, Any]) -> MeasuredAcceptance:
+    texts = item["name"], item["drafter"], item.get("draft_model") or ""
+    if not all(isinstance(text, str) for text in texts):
+        raise TypeError("names of methods, drafters and draft models must be texts")
+    if not isinstance(item.get("settings") or {}, Mapping):
+        raise TypeError("settings must map names to values")
+    if not isinstance(item.get("draft_head_tokens") or 0, int):
+        raise TypeError("draft_head_tokens must be a whole number")
     draft = None
     if (name := item.get("draft_model")) is not None:
         draft = DraftSource(

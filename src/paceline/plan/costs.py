@@ -18,6 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from paceline.errors import InvalidInput
+from paceline.plan.memory import ModelMemory
+from paceline.types import require_finite, require_int
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +41,11 @@ class PassTime:
     spread: float = 0.0
 
     def __post_init__(self) -> None:
-        if self.rows < 1 or self.batch < 1 or self.context < 0 or not self.seconds > 0:
+        for name in ("seconds", "spread"):
+            require_finite(self, name, getattr(self, name), low=0.0)
+        for name in ("rows", "batch", "context"):
+            require_int(name, getattr(self, name), low=0)
+        if self.rows < 1 or self.batch < 1 or not self.seconds > 0:
             raise InvalidInput(
                 f"a measured pass needs at least 1 row, 1 sequence and a time above 0; it is {self}"
             )
@@ -146,6 +152,10 @@ class MethodCosts:
     draft_per_token: float = 0.0
     rest: float = 0.0
 
+    def __post_init__(self) -> None:
+        for name in ("draft_fixed", "draft_per_token", "rest"):
+            require_finite(self, name, getattr(self, name), low=0.0)
+
     def draft(self, num_draft_tokens: float) -> float:
         """The time of one draft; nothing is paid for a round without one."""
         if num_draft_tokens <= 0:
@@ -194,14 +204,22 @@ class Costs:
         """
         try:
             found = json.loads(path.read_text(encoding="utf-8"))
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, RecursionError) as error:
             raise InvalidInput(f"cannot read the costs in {path}: {error}") from None
         try:
+            parts = ("methods", "memory", "drafts", "environment")
+            if not isinstance(found["model"], str) or not all(
+                isinstance(found.get(part, {}), Mapping) for part in parts
+            ):
+                raise TypeError("the model must be a name, and the rest mappings")
             return cls(
                 model=found["model"],
                 passes=PassCosts(tuple(PassTime(**point) for point in found["passes"])),
                 methods={name: MethodCosts(**item) for name, item in found["methods"].items()},
-                memory=found.get("memory", {}),
+                memory={
+                    name: asdict(ModelMemory(**item))
+                    for name, item in found.get("memory", {}).items()
+                },
                 drafts=found.get("drafts", {}),
                 environment=found.get("environment", {}),
             )

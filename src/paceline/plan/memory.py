@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from paceline.math.roofline import ModelSize, SpeculationMemory, speculation_memory
+from paceline.types import require_int
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +22,10 @@ class ModelMemory:
     weights: int
     cache_per_token: int
     vocab_size: int
+
+    def __post_init__(self) -> None:
+        for name in ("weights", "cache_per_token", "vocab_size"):
+            require_int(name, getattr(self, name), low=0)
 
 
 def memory_beside(
