@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from paceline.results import Generation
     from paceline.types import SamplingParams
 
-# A pass reads all the weights, and from pages of 2 MB it reads them 5 to 10 % faster. torch asks
+# A pass reads all the weights, and from pages of 2 MB it reads them about 5 % faster. torch asks
 # for such pages where this says so, if it is told before its first tensor. 0 turns it off.
 os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
 

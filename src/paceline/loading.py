@@ -76,8 +76,8 @@ def load_files(
             config,
             dtype=wanted,
             storage=storage,
-            # torch's int8 product is no faster than oneDNN's in bfloat16, and the head is what
-            # tells close tokens apart.
+            # torch's int8 product is hardly faster than oneDNN's in bfloat16, and the head is
+            # what tells close tokens apart.
             head_storage="auto" if storage == "int8" else storage,
             head_ids=_head_ids(head_tokens, config.vocab_size, tokenizer, ends),
         )
