@@ -24,6 +24,7 @@ from paceline.assembly import (
     make_verifier,
     warn_of_vocabularies,
 )
+from paceline.checks import require_int
 from paceline.engine import Request, decode
 from paceline.errors import InvalidInput, UnknownName
 from paceline.jobs import Job
@@ -43,7 +44,7 @@ from paceline.text import (
     encode_prompt,
     tokenizer_fingerprint,
 )
-from paceline.types import SamplingParams, TargetInfo, require_int
+from paceline.types import SamplingParams, TargetInfo
 
 __all__ = ["Chunk", "Generation", "LanguageModel", "Options", "Piece", "Prompt", "load"]
 

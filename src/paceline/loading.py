@@ -10,13 +10,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from paceline.checks import require_int
 from paceline.errors import InvalidInput, ModelError
 from paceline.models import Progress, eos_token_ids, load_tokenizer, resolve
 from paceline.targets import dense
 from paceline.targets.cached import Decoder
 from paceline.targets.hf import HFDecoder
 from paceline.targets.packing import STORAGES, Storage, pack_modules
-from paceline.types import require_int
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+from paceline.checks import token_id_set
 from paceline.errors import InvalidInput
-from paceline.types import TargetInfo, token_id_set
+from paceline.types import TargetInfo
 
 
 def flag(name: str, given: Any) -> bool:

@@ -7,11 +7,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from paceline.checks import require_int
 from paceline.errors import ContextOverflow, InvalidInput
 from paceline.math.noise import Noise
 from paceline.math.warp import Processor
 from paceline.protocols import Controller, Drafter
-from paceline.types import SamplingParams, TargetInfo, require_int
+from paceline.types import SamplingParams, TargetInfo
 
 StopRule = Callable[[Sequence[int], int], int | None]
 """Takes the answer's tokens and how many of them cannot be its last; called once a round. Returns

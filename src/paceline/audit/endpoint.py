@@ -12,8 +12,8 @@ from types import TracebackType
 from typing import Any, Literal
 from urllib.parse import urlsplit
 
+from paceline.checks import require_finite, require_int
 from paceline.errors import EndpointError, InvalidInput, MissingExtra
-from paceline.types import require_finite, require_int
 
 Api = Literal["completions", "chat"]
 

@@ -15,8 +15,9 @@ from paceline.audit.progress import Progress, silent
 from paceline.audit.sampling import SamplingSettings, check_sampling
 from paceline.audit.seeds import check_seeds
 from paceline.audit.verdicts import Audit, Finding
+from paceline.checks import require_int
 from paceline.errors import InvalidInput
-from paceline.types import SamplingParams, require_int
+from paceline.types import SamplingParams
 
 _SAMPLING = SamplingParams.__dataclass_fields__.keys()
 

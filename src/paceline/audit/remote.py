@@ -17,8 +17,8 @@ from paceline.audit.sampling import SamplingSettings, compare_samples
 from paceline.audit.texts import words
 from paceline.audit.twosample import Stratum
 from paceline.audit.verdicts import Audit, Finding, Verdict
+from paceline.checks import require_finite, require_int
 from paceline.errors import EndpointError, InvalidInput
-from paceline.types import require_finite, require_int
 from paceline.workload import Item
 
 ITSELF = "baseline against itself"

@@ -12,7 +12,7 @@ from paceline.audit.power import LEAST, achieved_power, num_answers, smallest_ef
 from paceline.audit.progress import Progress, silent
 from paceline.audit.twosample import NUM_TESTS, Stratum, Units, compare
 from paceline.audit.verdicts import Finding, Verdict
-from paceline.types import require_finite, require_int
+from paceline.checks import require_finite, require_int
 
 CHECK = "sampled answers"
 

@@ -12,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from paceline.assembly import choose_drafter, make_verifier
+from paceline.checks import require_int
 from paceline.cli import plan_view, terminal, threads
 from paceline.cli.calls import check_draft_storage, default_draft, load_draft, uses_chat
 from paceline.cli.counting import steps
@@ -26,7 +27,6 @@ from paceline.plan.memory import ModelMemory, memory_beside, memory_sentence
 from paceline.plan.memory import to_json as memory_json
 from paceline.report.environment import environment
 from paceline.report.files import check_writable
-from paceline.types import require_int
 
 if TYPE_CHECKING:
     from paceline.api import Options

@@ -9,8 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+from paceline.checks import require_finite, require_int
 from paceline.math.threshold import Threshold, next_threshold
-from paceline.types import Budget, Outcome, require_finite, require_int
+from paceline.types import Budget, Outcome
 
 
 @dataclass(frozen=True, slots=True)

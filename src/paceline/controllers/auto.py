@@ -17,10 +17,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple
 
+from paceline.checks import require_finite, require_int
 from paceline.controllers.evidence import Calibration, Evidence
 from paceline.controllers.timing import DraftTimes, PassTimes
 from paceline.errors import InvalidInput
-from paceline.types import Budget, Outcome, require_finite, require_int
+from paceline.types import Budget, Outcome
 
 STEP = 0.12
 """A draft step in target passes, before one was timed."""

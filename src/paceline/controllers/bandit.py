@@ -10,8 +10,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from paceline.checks import require_finite, require_int
 from paceline.errors import InvalidInput
-from paceline.types import Budget, Outcome, require_finite, require_int
+from paceline.types import Budget, Outcome
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,8 +8,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+from paceline.checks import require_finite, require_int
 from paceline.controllers.fixed import FixedSession
-from paceline.types import Budget, require_finite, require_int
+from paceline.types import Budget
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from paceline.types import Budget, Outcome, require_int
+from paceline.checks import require_int
+from paceline.types import Budget, Outcome
 
 
 @dataclass(frozen=True, slots=True)

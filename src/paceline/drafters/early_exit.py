@@ -8,20 +8,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+from paceline.checks import require_finite, require_int
 from paceline.errors import InvalidInput
 from paceline.math.noise import Noise
 from paceline.protocols import OwnLayers, Warp
 from paceline.self_draft import OwnDraft
-from paceline.types import (
-    Budget,
-    Committed,
-    Draft,
-    Need,
-    SkipSet,
-    TargetInfo,
-    require_finite,
-    require_int,
-)
+from paceline.types import Budget, Committed, Draft, Need, SkipSet, TargetInfo
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,11 +13,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
+from paceline.checks import require_int
 from paceline.errors import ContractViolation, InvalidInput
 from paceline.math.merge import Merged, merge, view
 from paceline.math.noise import Noise
 from paceline.protocols import Drafter, DraftSession, Warp
-from paceline.types import Budget, Committed, Draft, Need, TargetInfo, require_int
+from paceline.types import Budget, Committed, Draft, Need, TargetInfo
 
 
 @dataclass(frozen=True, slots=True)

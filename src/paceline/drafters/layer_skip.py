@@ -13,22 +13,14 @@ from functools import cache
 from pathlib import Path
 from typing import Any, ClassVar
 
+from paceline.checks import require_finite, require_int
 from paceline.errors import InvalidInput
 from paceline.math.noise import Noise
 from paceline.math.threshold import GREEDY_START, SAMPLING_START, Threshold, next_threshold
 from paceline.protocols import OwnLayers, Warp
 from paceline.self_draft import OwnDraft, every_second, skip_set
 from paceline.tuned import read_tuned, tuned_file
-from paceline.types import (
-    Budget,
-    Committed,
-    Draft,
-    Need,
-    SkipSet,
-    TargetInfo,
-    require_finite,
-    require_int,
-)
+from paceline.types import Budget, Committed, Draft, Need, SkipSet, TargetInfo
 
 log = logging.getLogger("paceline")
 

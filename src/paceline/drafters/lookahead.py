@@ -15,20 +15,11 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from paceline.checks import require_int
 from paceline.math.candidates import largest_of_rows
 from paceline.math.noise import Noise
 from paceline.protocols import Warp
-from paceline.types import (
-    ROOT,
-    Auxiliary,
-    Budget,
-    Committed,
-    Draft,
-    Need,
-    Scheme,
-    TargetInfo,
-    require_int,
-)
+from paceline.types import ROOT, Auxiliary, Budget, Committed, Draft, Need, Scheme, TargetInfo
 
 _GOLDEN = 0.6180339887498949
 """Its multiples modulo 1 spread evenly (Weyl), which stands in for a random choice."""

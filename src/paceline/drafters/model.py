@@ -9,18 +9,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import ClassVar
 
+from paceline.checks import require_finite
 from paceline.draft_model import DraftModel, Stop, check_params, draw_chain, own_params
 from paceline.math.noise import Noise
 from paceline.math.warp import SamplingWarp
 from paceline.protocols import Target, Warp
-from paceline.types import (
-    Budget,
-    Committed,
-    Draft,
-    SamplingParams,
-    TargetInfo,
-    require_finite,
-)
+from paceline.types import Budget, Committed, Draft, SamplingParams, TargetInfo
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,12 +11,13 @@ from dataclasses import dataclass, field
 from itertools import cycle, islice
 from typing import ClassVar, Literal
 
+from paceline.checks import require_int
 from paceline.errors import InvalidInput
 from paceline.math.noise import Noise
 from paceline.protocols import Warp
 from paceline.stores.copies import copied
 from paceline.stores.ngrams import NgramIndex, check_vocabulary, reference_ids
-from paceline.types import Budget, Committed, Draft, TargetInfo, require_int
+from paceline.types import Budget, Committed, Draft, TargetInfo
 
 _LONGEST_MATCH = 32
 """How far back a match is followed. It says how sure the copy is, and beyond this that is sure."""

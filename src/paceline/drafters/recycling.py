@@ -15,11 +15,12 @@ from typing import Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
+from paceline.checks import require_int
 from paceline.errors import InvalidInput
 from paceline.math.candidates import largest_of_rows
 from paceline.math.noise import Noise
 from paceline.protocols import Warp
-from paceline.types import ROOT, Budget, Committed, Draft, Need, Scheme, TargetInfo, require_int
+from paceline.types import ROOT, Budget, Committed, Draft, Need, Scheme, TargetInfo
 
 TEMPLATE: dict[str, int] = {
     "": 8,

@@ -9,12 +9,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
+from paceline.checks import require_int
 from paceline.errors import InvalidInput
 from paceline.math.noise import Noise
 from paceline.protocols import Warp
 from paceline.stores.copies import copied
 from paceline.stores.ngrams import NgramIndex, check_vocabulary, reference_ids
-from paceline.types import Budget, Committed, Draft, TargetInfo, require_int
+from paceline.types import Budget, Committed, Draft, TargetInfo
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,13 +9,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, Literal
 
+from paceline.checks import require_int
 from paceline.errors import InvalidInput
 from paceline.math.noise import Noise
 from paceline.protocols import Warp
 from paceline.stores.copies import believed
 from paceline.stores.corpus import DEPTH, MARK, Corpus
 from paceline.stores.tries import prefix_path, prefix_tree
-from paceline.types import ROOT, Budget, Committed, Draft, Need, Scheme, TargetInfo, require_int
+from paceline.types import ROOT, Budget, Committed, Draft, Need, Scheme, TargetInfo
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,23 +12,14 @@ from itertools import count as counter
 from pathlib import Path
 from typing import ClassVar, Literal, NamedTuple
 
+from paceline.checks import require_finite, require_int
 from paceline.errors import InvalidInput
 from paceline.math.noise import Noise
 from paceline.protocols import Warp
 from paceline.stores.copies import believed
 from paceline.stores.outputs import PastOutputs
 from paceline.stores.suffixes import Node, SuffixCounts, followers, matches, occurrences
-from paceline.types import (
-    ROOT,
-    Budget,
-    Committed,
-    Draft,
-    Need,
-    Scheme,
-    TargetInfo,
-    require_finite,
-    require_int,
-)
+from paceline.types import ROOT, Budget, Committed, Draft, Need, Scheme, TargetInfo
 
 MOST_MATCHES = 8
 """Text seldom has more matches that differ; one token over and over has one for every length."""

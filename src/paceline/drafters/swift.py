@@ -11,19 +11,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
+from paceline.checks import require_finite, require_int
 from paceline.math.noise import Noise
 from paceline.protocols import OwnLayers, Warp
 from paceline.self_draft import OwnDraft, every_second
-from paceline.types import (
-    Budget,
-    Committed,
-    Draft,
-    Need,
-    SkipSet,
-    TargetInfo,
-    require_finite,
-    require_int,
-)
+from paceline.types import Budget, Committed, Draft, Need, SkipSet, TargetInfo
 
 
 @dataclass(frozen=True, slots=True)

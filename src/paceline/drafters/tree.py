@@ -14,6 +14,7 @@ from typing import Any, ClassVar, Literal
 
 from torch import Tensor
 
+from paceline.checks import require_finite, require_int
 from paceline.draft_model import DraftModel, Stop, check_params, own_params
 from paceline.draft_tree import (
     BestFirstGrowth,
@@ -36,18 +37,7 @@ from paceline.math.tree_shape import (
 )
 from paceline.math.warp import SamplingWarp
 from paceline.protocols import Target, Warp
-from paceline.types import (
-    ROOT,
-    Budget,
-    Committed,
-    Draft,
-    Need,
-    SamplingParams,
-    Scheme,
-    TargetInfo,
-    require_finite,
-    require_int,
-)
+from paceline.types import ROOT, Budget, Committed, Draft, Need, SamplingParams, Scheme, TargetInfo
 
 SCHEMES = {
     "chosen": Scheme.CHOSEN,

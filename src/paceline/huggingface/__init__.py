@@ -33,6 +33,7 @@ from paceline.assembly import (
     make_verifier,
     warn_of_vocabularies,
 )
+from paceline.checks import require_int
 from paceline.engine import Request, decode
 from paceline.errors import InvalidInput
 from paceline.events import Event
@@ -54,7 +55,7 @@ from paceline.results import promise_of
 from paceline.targets.cached import PREFILL_ROWS, CachedTarget
 from paceline.targets.hf import HFDecoder
 from paceline.text import encode_plain, tokenizer_fingerprint
-from paceline.types import SamplingParams, TargetInfo, require_int
+from paceline.types import SamplingParams, TargetInfo
 
 
 @dataclass

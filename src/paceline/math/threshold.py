@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from paceline.checks import require_finite
 from paceline.errors import InvalidInput
-from paceline.types import require_finite
 
 GREEDY_START, SAMPLING_START = 0.8, 0.5
 """Where the threshold starts in the paper: for greedy decoding, and at a temperature above 0."""

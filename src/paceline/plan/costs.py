@@ -17,9 +17,9 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from paceline.checks import require_finite, require_int
 from paceline.errors import InvalidInput
 from paceline.plan.memory import ModelMemory
-from paceline.types import require_finite, require_int
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from paceline.checks import require_int
 from paceline.math.roofline import ModelSize, SpeculationMemory, speculation_memory
-from paceline.types import require_int
 
 
 @dataclass(frozen=True, slots=True)

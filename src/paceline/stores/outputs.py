@@ -17,9 +17,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from threading import RLock
 
+from paceline.checks import require_int
 from paceline.errors import InvalidInput
 from paceline.stores.suffixes import SuffixCounts
-from paceline.types import TargetInfo, require_int
+from paceline.types import TargetInfo
 
 log = logging.getLogger("paceline")
 

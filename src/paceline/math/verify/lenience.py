@@ -11,10 +11,11 @@ from typing import ClassVar
 
 from torch import Tensor
 
+from paceline.checks import require_finite
 from paceline.errors import InvalidInput
 from paceline.math.noise import Noise, Purpose
 from paceline.math.verify.token import acceptance_probability, residual
-from paceline.types import ROOT, Draft, Scheme, Verdict, require_finite
+from paceline.types import ROOT, Draft, Scheme, Verdict
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,11 +13,12 @@ from typing import ClassVar
 
 from torch import Tensor
 
+from paceline.checks import require_finite, require_int
 from paceline.math.candidates import Blocks
 from paceline.math.noise import Noise
 from paceline.math.siblings import most_probable
 from paceline.math.verify.typical import longest_passing_path
-from paceline.types import ROOT, Draft, Scheme, Verdict, require_finite, require_int
+from paceline.types import ROOT, Draft, Scheme, Verdict
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,8 +12,9 @@ from typing import ClassVar
 
 from torch import Tensor
 
+from paceline.checks import require_finite
 from paceline.math.noise import Noise, Purpose
-from paceline.types import ROOT, Draft, Scheme, Verdict, require_finite
+from paceline.types import ROOT, Draft, Scheme, Verdict
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,51 @@
+"""Checks of numbers and token ids that callers give. They import nothing heavy."""
+
+from __future__ import annotations
+
+import math
+import operator
+from typing import Any
+
+from paceline.errors import InvalidInput
+
+
+def require_int(name: str, value: Any, *, low: int, high: int | None = None) -> int:
+    """Return `value` if it is a whole number within [low, high]; raise `InvalidInput` if not."""
+    upper = "" if high is None else f" and at most {high}"
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise InvalidInput(
+            f"{name} must be a whole number of at least {low}{upper}; it is {value!r}"
+        )
+    if value < low or (high is not None and value > high):
+        raise InvalidInput(f"{name} must be at least {low}{upper}; it is {value}")
+    return value
+
+
+def token_id_set(name: str, ids: Any) -> frozenset[int]:
+    """Return `ids` as a set of plain integers; raise `InvalidInput` if they are no token ids."""
+    try:
+        return frozenset(operator.index(token) for token in ids)
+    except TypeError:
+        raise InvalidInput(f"{name} must be token ids; it is {ids!r:.80}") from None
+
+
+def require_finite(
+    owner: Any, name: str, value: Any, *, low: float = -math.inf, high: float = math.inf
+) -> None:
+    """Store `value` on the frozen `owner` as a float within [low, high], or raise."""
+    try:
+        if isinstance(value, (bool, str, bytes)):
+            raise TypeError  # float would take them
+        number = float(value)
+    except (TypeError, ValueError, OverflowError):
+        raise InvalidInput(f"{name} must be a number; it is {value!r}") from None
+    if not math.isfinite(number) or not low <= number <= high:
+        bounds = " and ".join(
+            text
+            for text, bound in ((f"at least {low:g}", low), (f"at most {high:g}", high))
+            if math.isfinite(bound)
+        )
+        raise InvalidInput(
+            f"{name} must be a finite number{f', {bounds}' if bounds else ''}; it is {value!r}"
+        )
+    object.__setattr__(owner, name, number)
