@@ -210,3 +210,10 @@ def test_zero_is_plain_decoding() -> None:
 def test_settings_that_cannot_be(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(InvalidInput, match=message):
         AutoController(**settings)
+
+
+@pytest.mark.parametrize("drafters", [(), ("ngram", "model")])
+def test_costs_that_leave_a_drafter_out_are_refused(drafters: tuple[str, ...]) -> None:
+    with pytest.raises(InvalidInput, match="costs of draft"):
+        AutoController(costs={"target": [1.0], "draft": {"ngram": 0.1}}, drafters=drafters)
+    assert AutoController(costs={"target": [1.0], "draft": 0.1}, drafters=drafters).costs

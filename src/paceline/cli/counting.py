@@ -19,7 +19,10 @@ Tell = Callable[[int, int, str], None]
 
 @contextmanager
 def counting(total: int) -> Iterator[Step]:
-    """A bar on a terminal; elsewhere a line at every tenth of the way."""
+    """A bar on a terminal; elsewhere a line at every tenth of the way.
+
+    A step is told before it is taken, so the last one is done when the block ends.
+    """
     console = terminal.err()
     done = -1
     if not console.is_terminal:
@@ -31,6 +34,8 @@ def counting(total: int) -> Iterator[Step]:
                 console.print(f"{done} of {total} runs", soft_wrap=True)
 
         yield line
+        if done + 1 == total:
+            line("")
         return
     with _bar(console) as progress:
         task = progress.add_task("", total=total)

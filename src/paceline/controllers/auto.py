@@ -84,7 +84,23 @@ class AutoController:
         if len(set(names)) < len(names):
             raise InvalidInput(f"drafters must be of different names; they are {names!r:.80}")
         object.__setattr__(self, "drafters", tuple(names))
-        object.__setattr__(self, "_table", _Costs.of(self.costs))
+        table = _Costs.of(self.costs)
+        object.__setattr__(self, "_table", table)
+        if self.costs is not None and "" not in table.draft:
+            self._check_costs(table)
+
+    def _check_costs(self, table: _Costs) -> None:
+        """A drafter without a cost would count as free."""
+        if not self.drafters:
+            raise InvalidInput(
+                "costs of draft must be one number where there is one drafter; they are "
+                f"{dict(table.draft)!r:.80}"
+            )
+        if missing := [name for name in self.drafters if name not in table.draft]:
+            raise InvalidInput(
+                f"costs of draft must hold the seconds of a token for each drafter; {missing[0]} "
+                "is missing"
+            )
 
     @property
     def uses_clock(self) -> bool:

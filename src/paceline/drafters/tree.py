@@ -165,7 +165,8 @@ class TreeDrafter:
         if Need.TREE not in self.model.info.gives:
             raise InvalidInput(
                 f"drafter 'tree' needs a draft model that scores trees, and {self.model.info.name} "
-                "does not (in invariant mode, none does); load it without, or use drafter 'model'"
+                "does not (in invariant mode, none does); load it without (no --invariant, "
+                "invariant=False), or use drafter 'model'"
             )
         return TreeSession(self, capacity, target)
 
