@@ -55,6 +55,9 @@ class Toy:
             raise RuntimeError("out of memory, say")
         return rows[batch.scored].to(self.dtype)
 
+    def text_head(self) -> None:
+        pass
+
 
 def behind(tokens: Sequence[int]) -> Tensor:
     """The oracle: the logits `[VOCAB]` behind a sequence."""

@@ -182,15 +182,42 @@ class TestHead:
     IDS = torch.tensor([0, 3, 17, 40, 63])
 
     @pytest.mark.parametrize("tied", [True, False])
-    def test_a_cut_head_is_the_full_one_on_its_ids(self, tied: bool) -> None:
+    @pytest.mark.parametrize("draft", [Draft(), CHAIN, TREE], ids=["none", "chain", "tree"])
+    def test_a_cut_head_is_the_full_one_on_its_ids_and_on_the_text(
+        self, tied: bool, draft: Draft
+    ) -> None:
         model = build("llama", tie_word_embeddings=tied)
         text = tokens_of(8)
-        cut = scored(CachedTarget(lean(model, head_ids=self.IDS)), text, CHAIN)
-        full = scored(CachedTarget(lean(model)), text, CHAIN)
+        cut = scored(CachedTarget(lean(model, head_ids=self.IDS)), text, draft)
+        full = scored(CachedTarget(lean(model)), text, draft)
         assert cut.shape == full.shape
-        torch.testing.assert_close(cut[:, self.IDS], full[:, self.IDS], **CLOSE)
-        others = torch.ones(VOCAB, dtype=torch.bool).index_fill(0, self.IDS, False)
-        assert bool((cut[:, others] == -torch.inf).all())
+        for row, node in enumerate((None, *range(len(draft)))):
+            path = () if node is None else draft.path(node)
+            kept = sorted({*self.IDS.tolist(), *text, *(draft.tokens[i] for i in path)})
+            torch.testing.assert_close(cut[row, kept], full[row, kept], **CLOSE)
+            others = torch.ones(VOCAB, dtype=torch.bool).index_fill(0, torch.tensor(kept), False)
+            assert bool((cut[row, others] == -torch.inf).all())
+
+    def test_the_text_counts_as_long_as_it_stands(self) -> None:
+        target = CachedTarget(lean(build("llama"), head_ids=self.IDS))
+        slot = target.open(32)
+        target.prefill(slot, [1, 2])
+
+        def known(token: int, draft: Draft = CHAIN) -> set[int]:
+            row = target.score([Work(slot, token, draft)])[0].logits[-1]
+            return set((row > -torch.inf).nonzero().flatten().tolist())
+
+        first = set(self.IDS.tolist())
+        assert known(5, Draft((6, 7))) == first | {1, 2, 5, 6, 7}
+        target.commit(slot, [0])
+        assert known(8, Draft()) == first | {1, 2, 5, 6, 8}
+        target.rollback(slot, 3)
+        assert known(5, Draft()) == first | {1, 2, 5}
+        target.rollback(slot, 1)
+        assert known(9, Draft()) == first | {1, 9}
+        other = target.open(8)
+        row = target.score([Work(other, 4, Draft())])[0].logits[0]
+        assert set((row > -torch.inf).nonzero().flatten().tolist()) == first | {4}
 
     def test_a_head_of_its_own_counts_even_where_it_is_said_to_be_tied(self) -> None:
         model = build("llama", tie_word_embeddings=False)

@@ -66,6 +66,7 @@ class Noisy:
     def __init__(self, decoder: DenseDecoder, least_context: int = 0) -> None:
         self._decoder, self._least = decoder, least_context
         self.info, self.device = decoder.info, decoder.device
+        self.text_head = decoder.text_head
 
     def run(self, batch: Pass) -> Tensor:
         logits = self._decoder.run(batch)

@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
 from paceline.targets.cache import KeyValueCache
+from paceline.targets.text_head import Columns
 
 _FEW_ROWS = 32
 """Up to this many rows the query heads of a group are stacked, so that keys need no copies."""
@@ -49,6 +50,7 @@ class Segment:
             new rows is masked.
         seen: how many of the tokens before them they see, from the first on; None is all.
         resume: what the first of them went through already.
+        columns: outputs of its own, beside those of a cut head, where all its rows are scored.
     """
 
     cache: KeyValueCache
@@ -59,6 +61,7 @@ class Segment:
     end: int
     seen: int | None = None
     resume: Resume | None = None
+    columns: Sequence[Columns] = ()
     _bias: dict[tuple[Any, ...], Tensor | None] = field(default_factory=dict)
 
     def bias(

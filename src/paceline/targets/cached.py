@@ -16,6 +16,7 @@ from paceline.targets.cache import KeyValueCache
 from paceline.targets.layers import LayeredDecoder
 from paceline.targets.own_layers import CachedLayers
 from paceline.targets.slot import Slot
+from paceline.targets.text_head import TextHead
 from paceline.types import ROOT, Draft, Need, Scores, TargetInfo
 
 PREFILL_ROWS = 512
@@ -42,6 +43,10 @@ class Decoder(Protocol):
 
     def run(self, batch: Pass) -> Tensor:
         """The logits `[len(batch.scored), V]` of the scored rows, in any floating dtype."""
+        ...
+
+    def text_head(self) -> TextHead | None:
+        """For a new sequence: the tokens of its text that a cut head lacks; None if it is whole."""
         ...
 
 
@@ -89,7 +94,7 @@ class CachedTarget:
                 f"{capacity} were asked for"
             )
         rows = -(-capacity // self.fixed_keys) * self.fixed_keys + self.fixed_keys
-        return Slot(capacity, KeyValueCache(rows))
+        return Slot(capacity, KeyValueCache(rows), head=self.decoder.text_head())
 
     def length(self, slot: Slot) -> int:
         """See `protocols.Target.length`."""
@@ -107,6 +112,8 @@ class CachedTarget:
             positions = range(start, start + len(chunk))
             self._run(chunk, positions, [segment], [])
             slot.cache.keep(positions)
+            if slot.head is not None:
+                slot.head.append(chunk)
 
     def score(self, work: Sequence[Work]) -> list[Scores]:
         """See `protocols.Target.score`."""
@@ -131,7 +138,8 @@ class CachedTarget:
                 places += draft.aux.positions
             self._require_room(slot, 1 + max(places, default=0))
             # Padding rows repeat the root; nothing sees them and nobody reads them.
-            tokens += [root, *new, *[root] * (rows - real)]
+            own = [root, *new, *[root] * (rows - real)]
+            tokens += own
             positions += [start, *(start + place for place in places), *[start] * (rows - real)]
             # The head is a product of a shape of its own, so padding goes through it as well.
             scored += range(first, first + rows)
@@ -142,14 +150,17 @@ class CachedTarget:
                 resume = slot.ahead.resume(root, draft)
             end = -(-(start + rows) // self.fixed_keys) * self.fixed_keys
             slot.cache.reserve(end)
-            segments.append(Segment(slot.cache, first, rows, start, visible, end, resume=resume))
+            columns = () if slot.head is None else slot.head.columns(own, visible)
+            segments.append(
+                Segment(slot.cache, first, rows, start, visible, end, None, resume, columns)
+            )
             slot.forget()
         logits = self._run(tokens, positions, segments, scored)
         scores = []
-        for (slot, _, draft), segment in zip(work, segments, strict=True):
-            slot.scored = draft
-            own = logits[segment.first : segment.first + draft.num_rows]
-            scores.append(Scores(own.to(torch.promote_types(own.dtype, torch.float32)).cpu()))
+        for (slot, root, draft), segment in zip(work, segments, strict=True):
+            slot.scored, slot.root = draft, root
+            kept = logits[segment.first : segment.first + draft.num_rows]
+            scores.append(Scores(kept.to(torch.promote_types(kept.dtype, torch.float32)).cpu()))
         return scores
 
     def commit(self, slot: Slot, path: Sequence[int]) -> None:
@@ -160,6 +171,8 @@ class CachedTarget:
             raise ContractViolation(f"commit takes a path from the root; {list(path)} is none")
         start = slot.cache.length
         slot.cache.keep([start, *(start + 1 + node for node in path)])
+        if slot.head is not None:
+            slot.head.append([slot.root, *(slot.scored.tokens[node] for node in path)])
         slot.forget()
 
     def rollback(self, slot: Slot, length: int) -> None:
@@ -169,11 +182,13 @@ class CachedTarget:
                 f"rollback goes back: the slot has {slot.cache.length} tokens, {length} asked for"
             )
         slot.cache.cut(length)
+        if slot.head is not None:
+            slot.head.cut(length)
         slot.forget()
 
     def close(self, slot: Slot) -> None:
         """See `protocols.Target.close`."""
-        slot.capacity, slot.cache = 0, KeyValueCache(0)
+        slot.capacity, slot.cache, slot.head = 0, KeyValueCache(0), None
         slot.forget()
 
     def own_layers(self, slot: Slot) -> OwnLayers:

@@ -27,6 +27,7 @@ from paceline.errors import ModelError, UnsupportedModel
 from paceline.targets.attention import Pass, attend
 from paceline.targets.layers import hidden_states
 from paceline.targets.packing import Linear, Storage, make_linear, pad_rows
+from paceline.targets.text_head import TextHead
 from paceline.types import Need, TargetInfo
 
 FAMILIES = frozenset({"llama", "mistral", "qwen2", "qwen3", "gemma"})
@@ -150,6 +151,7 @@ class DenseDecoder:
         head: hidden states to logits, of all tokens or of those in `head_ids`.
         head_ids: the token ids of the head's outputs; None is all of them.
         dtype: of the activations.
+        whole_head: `[V, hidden]`, where it is cut: for the tokens of a sequence's own text.
     """
 
     def __init__(
@@ -161,10 +163,13 @@ class DenseDecoder:
         head: Linear,
         head_ids: Tensor | None,
         dtype: torch.dtype,
+        whole_head: Tensor | None = None,
     ) -> None:
         self.architecture = architecture
         self.embedding, self.layers, self.norm = embedding, tuple(layers), norm
         self.head, self.head_ids, self.dtype = head, head_ids, dtype
+        self._whole_head = whole_head
+        self._in_head = frozenset(() if head_ids is None else head_ids.tolist())
         self.device = torch.device("cpu")
         self.info = TargetInfo(
             architecture.name,
@@ -195,7 +200,19 @@ class DenseDecoder:
         x = hidden_states(self, batch)
         if not len(batch.scored):
             return x.new_empty(0, self.architecture.vocab_size)
-        return self.logits(x[batch.scored])
+        states = self._normed(x[batch.scored], self.norm)
+        logits = self._head(states)
+        for segment in batch.segments:
+            for columns in segment.columns:
+                own = slice(segment.first, segment.first + segment.rows)
+                columns.fill(logits[own], states[own])
+        return logits
+
+    def text_head(self) -> TextHead | None:
+        """See `targets.cached.Decoder.text_head`."""
+        if self._whole_head is None:
+            return None
+        return TextHead(self._whole_head, self._in_head, self.dtype)
 
     def embed(self, tokens: Tensor) -> Tensor:
         """See `targets.layers.LayeredDecoder.embed`."""
@@ -257,8 +274,10 @@ class DenseDecoder:
 
     def logits(self, x: Tensor) -> Tensor:
         """See `targets.layers.LayeredDecoder.logits`."""
-        wanted = pad_rows(x, self.head.least_rows)
-        logits = self.head(self._normed(wanted, self.norm))[: len(x)]
+        return self._head(self._normed(x, self.norm))
+
+    def _head(self, states: Tensor) -> Tensor:
+        logits = self.head(pad_rows(states, self.head.least_rows))[: len(states)]
         if self.head_ids is None:
             return logits
         everywhere = logits.new_full((len(logits), self.architecture.vocab_size), -torch.inf)
@@ -364,12 +383,15 @@ class DenseDecoder:
                 down=fused([f"{mlp}.down_proj"], storage),
             )
 
-        def head() -> Linear:
+        def whole_head() -> Tensor:
             # A head of its own counts even where the configuration says that it is tied, as in
             # transformers. Where neither is there, the files are incomplete.
             tied = shape.tied and "lm_head.weight" not in weights
-            weight = dense("model.embed_tokens.weight" if tied else "lm_head.weight")
-            return make_linear(weight if head_ids is None else weight[head_ids], None, head_storage)
+            return raw("model.embed_tokens.weight" if tied else "lm_head.weight")
+
+        def head() -> Linear:
+            weight = whole_head() if head_ids is None else whole_head()[head_ids]
+            return make_linear(weight.to(dtype), None, head_storage)
 
         with torch.inference_mode():
             # Only the rows of the tokens that come up are read, so the embedding may stay where
@@ -389,6 +411,7 @@ class DenseDecoder:
                 head(),
                 head_ids,
                 dtype,
+                None if head_ids is None else whole_head(),
             )
 
 

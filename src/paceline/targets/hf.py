@@ -118,6 +118,9 @@ class HFDecoder:
             )
         return logits if layout.keeps_rows else logits[batch.scored]
 
+    def text_head(self) -> None:
+        """See `targets.cached.Decoder.text_head`: the head is whole."""
+
     def _plain(self, tokens: list[list[int]]) -> Tensor:
         """The logits of the model with its own attention, which the shadow still has."""
         output = self._model(torch.tensor(tokens, device=self.device), **self._always)

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from paceline.targets.attention import Resume
 from paceline.targets.cache import KeyValueCache
+from paceline.targets.text_head import TextHead
 from paceline.types import Draft
 
 
@@ -47,12 +48,16 @@ class Slot:
         cache: keys and values.
         scored: the draft of the last `score`, whose rows stand there.
         ahead: what its own layers were run on since, by a drafter.
+        head: the tokens of the text that a cut head lacks; None where the head is whole.
+        root: the token that the last `score` began with.
     """
 
     capacity: int
     cache: KeyValueCache
     scored: Draft | None = None
     ahead: Ahead | None = None
+    head: TextHead | None = None
+    root: int = 0
 
     def forget(self) -> None:
         """Nothing behind the end counts any more."""
