@@ -25,7 +25,8 @@ from _common import write
 from rich.console import Console
 from torch import Tensor
 
-from paceline.targets.packing import Linear, Storage, make_linear
+from paceline.targets.packing import Linear, make_linear
+from paceline.targets.quantized import AtenProduct, Int4Linear
 
 SHAPES = ((1152, 896), (896, 896), (9728, 896), (896, 4864))
 """Outputs and inputs of the products of a layer of Qwen2.5-Coder-0.5B."""
@@ -58,10 +59,15 @@ def sweep(layers: Sequence[Linear], rows: int) -> None:
 
 def by_storage(repeats: int) -> dict[str, Any]:
     """The storages in turns, so that the machine's noise falls on all."""
-    kinds: tuple[Storage, ...] = ("packed", "int8", "int4")
+    kinds: dict[str, Callable[[Tensor], Linear]] = {
+        "packed": lambda own: make_linear(own, None, "packed"),
+        "int8": lambda own: make_linear(own, None, "int8"),
+        "int4": lambda own: make_linear(own, None, "int4"),
+        "int4 by torch": lambda own: Int4Linear(own, None, AtenProduct),
+    }
     layers = {
-        kind: [make_linear(weight(shape), None, kind) for _ in range(LAYERS) for shape in SHAPES]
-        for kind in kinds
+        kind: [make(weight(shape)) for _ in range(LAYERS) for shape in SHAPES]
+        for kind, make in kinds.items()
     }
     times: dict[str, dict[int, list[float]]] = {kind: {n: [] for n in ROWS} for kind in kinds}
     for repeat in range(repeats + 1):

@@ -142,7 +142,8 @@ def load(
         storage: how weights are kept: "auto" packs them for the CPU where that is faster, "plain"
             does not; "int8" and "int4" are for draft models, which may be as coarse as they like.
         head_tokens: cut the output head to this many of the most frequent tokens, or to these
-            ids; for draft models alone, since a target could say nothing else.
+            ids, and those of the text so far; for draft models alone, since a target could say
+            little else.
         invariant: decode in passes of one fixed shape, so that the tokens are the same, to the
             bit, whatever is drafted.
         trust_remote_code: run the Python code that comes with the model.

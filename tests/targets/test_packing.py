@@ -1,4 +1,4 @@
-"""Packed and quantized products against the plain one."""
+"""Packed products against the plain one."""
 
 from __future__ import annotations
 
@@ -12,17 +12,12 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from paceline.errors import InvalidInput
 from paceline.targets import packing
 from paceline.targets.packing import (
-    INT4_GROUP,
     STORAGES,
-    Int4Linear,
-    Int8Linear,
     PackedLinear,
     PlainLinear,
     make_linear,
@@ -30,6 +25,7 @@ from paceline.targets.packing import (
     packing_helps,
     pad_rows,
 )
+from paceline.targets.quantized import Int4Linear, Int8Linear
 from tests.tiny_models import build, own_logits, tokens_of
 
 ODD = [(1, 1), (3, 5), (17, 7), (33, 96), (64, 129), (257, 64)]
@@ -77,84 +73,6 @@ def test_takes_rows_that_are_not_contiguous(storage: Any) -> None:
     x = normal(5, 128, seed=1)
     torch.testing.assert_close(layer(x[:, ::2]), layer(x[:, ::2].contiguous()))
     torch.testing.assert_close(layer(x.T[:64, :3].T), layer(x.T[:64, :3].T.contiguous()))
-
-
-class TestQuantized:
-    """The identity as input gives the weight that a layer stands for, up to bfloat16."""
-
-    ROUNDING = 2.0**-8
-    """A share of bfloat16 numbers: the product and, in int4, the zero point are rounded to it."""
-
-    @staticmethod
-    def weight_of(layer: Any, inputs: int) -> Tensor:
-        found: Tensor = layer(torch.eye(inputs)).T
-        return found
-
-    @given(st.integers(0, 10_000), st.sampled_from([(16, 32), (48, 96), (128, 64)]))
-    def test_int8_is_within_half_a_step(self, seed: int, shape: tuple[int, int]) -> None:
-        weight = normal(*shape, seed=seed) * normal(shape[0], 1, seed=seed + 1).exp()
-        found = self.weight_of(Int8Linear(weight, None), shape[1])
-        largest = weight.abs().amax(dim=1, keepdim=True)
-        # The scale is rounded to bfloat16, which may also leave the largest weight out of reach.
-        step = largest / 127 * (1 + self.ROUNDING)
-        bound = step / 2 + self.ROUNDING * largest
-        assert bool(((found - weight).abs() <= bound).all())
-
-    @given(
-        st.integers(0, 10_000), st.sampled_from([(16, 32), (48, 96), (128, 64)]), st.floats(-3, 3)
-    )
-    def test_int4_is_within_a_step(self, seed: int, shape: tuple[int, int], shift: float) -> None:
-        weight = normal(*shape, seed=seed) * normal(shape[0], 1, seed=seed + 1).exp() + shift
-        found = self.weight_of(Int4Linear(weight, None), shape[1])
-        groups = weight.unflatten(1, (-1, INT4_GROUP))
-        low, high = groups.amin(-1, keepdim=True), groups.amax(-1, keepdim=True)
-        largest = groups.abs().amax(-1, keepdim=True)
-        # The range is cut where that is better on the whole, so single weights may be off more.
-        bound = 1.5 * (high - low) / 15 + 2 * self.ROUNDING * (largest + high - low)
-        error = (found.unflatten(1, (-1, INT4_GROUP)) - groups).abs()
-        assert bool((error <= bound).all())
-        # On the whole the error is that of rounding to the full range, or less.
-        half = (high - low) / 15 / 2 + self.ROUNDING * (largest + high - low)
-        assert float(error.square().mean()) <= float(half.square().mean())
-
-    def test_int4_is_better_than_spanning_the_range(self) -> None:
-        """n = 65,536 normal weights; the fit takes about a sixth off the mean squared error."""
-        weight = normal(256, 256)
-        found = self.weight_of(Int4Linear(weight, None), 256)
-        groups = weight.unflatten(1, (-1, INT4_GROUP))
-        low, high = groups.amin(-1, keepdim=True), groups.amax(-1, keepdim=True)
-        step = (high - low) / 15
-        spanned = ((groups - low) / step).round() * step + low
-        error = (found.unflatten(1, (-1, INT4_GROUP)) - groups).square().mean()
-        assert float(error) < 0.93 * float((spanned - groups).square().mean())
-
-    @pytest.mark.parametrize("kind", [Int8Linear, Int4Linear])
-    @pytest.mark.parametrize("value", [0.0, 0.75, -3.0])
-    def test_a_constant_weight_is_exact(self, kind: Any, value: float) -> None:
-        weight = torch.full((32, 64), value)
-        found = self.weight_of(kind(weight, None), 64)
-        torch.testing.assert_close(found, weight, rtol=2**-7, atol=1e-6)
-
-    @pytest.mark.parametrize("kind", [Int8Linear, Int4Linear])
-    @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["f32", "bf16"])
-    def test_products_are_those_of_the_weight_it_stands_for(
-        self, kind: Any, dtype: torch.dtype
-    ) -> None:
-        weight, bias = normal(48, 96, dtype=dtype), normal(48, seed=1, dtype=dtype)
-        layer = kind(weight, bias)
-        stands_for = self.weight_of(kind(weight, None), 96)
-        for rows in (*range(1, 10), 127, 128, 200):
-            x = normal(rows, 96, seed=2, dtype=dtype)
-            added = normal(rows, 48, seed=3, dtype=dtype)
-            exact = x.bfloat16().float() @ stands_for.T + bias.float() + added.float()
-            size = x.float().abs() @ stands_for.abs().T + bias.float().abs() + added.float().abs()
-            found = layer(x, added)
-            assert found.dtype == dtype
-            assert bool(((found.float() - exact).abs() <= 4 * 2.0**-8 * size).all())
-
-    def test_bytes(self) -> None:
-        assert Int8Linear(normal(48, 96), None).num_bytes == 48 * 96 + 48 * 2
-        assert Int4Linear(normal(48, 96), None).num_bytes == 48 * 96 // 2 + 48 * 3 * 2 * 2
 
 
 class TestMakeLinear:

@@ -220,7 +220,8 @@ DraftHeadTokens = Annotated[
         panel=_DRAFT,
         min=1,
         metavar="N",
-        about="Let the draft model propose its N most frequent tokens only; faster.",
+        about="Let the draft model propose only its N most frequent tokens and those of the "
+        "text; faster.",
     ),
 ]
 Reference = Annotated[

@@ -1,4 +1,4 @@
-"""Linear layers for the CPU: weights reordered for oneDNN, or stored in 8 or 4 bits.
+"""Linear layers for the CPU: weights reordered for oneDNN, in few bits, or as they are.
 
 A product with few rows is bound by reading the weights. oneDNN reads them in its own order at
 nearly the speed of the memory, for one row as for eight; ATen's plain product does not.
@@ -16,20 +16,12 @@ from torch import Tensor
 from torch.nn import functional
 
 from paceline.errors import InvalidInput
+from paceline.targets.quantized import INT4_GROUP, Int4Linear, Int8Linear
 
 Storage = Literal["auto", "plain", "packed", "int8", "int4"]
 """How a weight is kept. "auto" packs where that was measured to help on this machine."""
 
 STORAGES: tuple[Storage, ...] = ("auto", "plain", "packed", "int8", "int4")
-
-INT4_GROUP = 32
-"""Inputs that share one scale and zero point in int4."""
-
-_INT4_OUTPUTS = 16
-"""The kernel takes multiples of so many outputs: others are filled up with zeros."""
-
-_INT4_ROWS = 256
-
 
 _CLEARLY = 0.9
 """Packing has to take this share of the plain time at the most: noise must not decide."""
@@ -38,9 +30,6 @@ _FEW_ROWS = 4
 
 _FASTER = 0.97
 """Padding to more rows has to take this share of the time at the most."""
-
-_MANY_ROWS = 128
-"""From here on a product is bound by arithmetic, as in a prefill: unpack, then multiply densely."""
 
 
 class Linear(Protocol):
@@ -92,103 +81,6 @@ class PackedLinear:
         if residual is None:
             return self._plain(x, self.weight, self.bias, "none", [], "")
         return self._add(x, residual, self.weight, self.bias, "add")
-
-
-class Int8Linear:
-    """Weight-only int8 with one scale an output, round to nearest."""
-
-    least_rows = 1
-
-    def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
-        wide = weight.float()
-        # Rounded first: the levels are chosen for the scale that the kernel will use.
-        self.scale = (wide.abs().amax(dim=1).clamp_(min=1e-12) / 127).to(torch.bfloat16)
-        self.weight = (wide / self.scale[:, None]).round_().clamp_(-127, 127).to(torch.int8)
-        self.bias = bias
-        self.num_bytes = self.weight.nbytes + self.scale.nbytes
-
-    def __call__(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
-        """See `Linear`."""
-        rows = x.bfloat16().contiguous()
-        if len(rows) < _MANY_ROWS:
-            product = torch.ops.aten._weight_int8pack_mm(rows, self.weight, self.scale)
-        else:
-            product = functional.linear(rows, self.weight.bfloat16() * self.scale[:, None])
-        return _finish(product, x.dtype, self.bias, residual)
-
-
-class Int4Linear:
-    """Weight-only int4, asymmetric, in groups of `INT4_GROUP` inputs."""
-
-    least_rows = 1
-
-    def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
-        self._outputs = len(weight)
-        weight = pad_rows(weight, -(-len(weight) // _INT4_OUTPUTS) * _INT4_OUTPUTS)
-        # Some rows at a time, so that what is computed on the way stays in the caches.
-        parts = [_int4_levels(rows) for rows in weight.split(_INT4_ROWS)]
-        levels, scales = (torch.cat(part) for part in zip(*parts, strict=True))
-        self.weight = torch.ops.aten._convert_weight_to_int4pack_for_cpu(levels, 1)
-        # The kernel's own order cannot be read back; a prefill unpacks these.
-        self._pairs = (levels[:, ::2] + 16 * levels[:, 1::2]).to(torch.uint8)
-        self.scales = scales.transpose(0, 1).contiguous()
-        self.bias = bias
-        self.num_bytes = weight.numel() // 2 + self.scales.nbytes
-
-    def __call__(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
-        """See `Linear`."""
-        rows = x.bfloat16().contiguous()
-        if len(rows) < _MANY_ROWS:
-            product = torch.ops.aten._weight_int4pack_mm_for_cpu(
-                rows, self.weight, INT4_GROUP, self.scales
-            )
-        else:
-            product = functional.linear(rows, self._dense())
-        return _finish(product[:, : self._outputs], x.dtype, self.bias, residual)
-
-    def _dense(self) -> Tensor:
-        levels = torch.stack([self._pairs & 15, self._pairs >> 4], dim=-1).flatten(1)
-        groups = levels.unflatten(1, (-1, INT4_GROUP)).bfloat16().sub_(8)
-        scale, zero = self.scales.transpose(0, 1)[..., None].unbind(dim=2)
-        return groups.mul_(scale).add_(zero).flatten(1)
-
-
-def _int4_levels(weight: Tensor) -> tuple[Tensor, Tensor]:
-    """Levels 0 to 15 `[out, in]`, and (scale, zero) `[out, groups, 2]` in bfloat16.
-
-    A weight is (level - 8) * scale + zero, as the kernel computes it. Scale and zero first span
-    the range of the group, then are fitted to the levels by least squares: on the weights of a
-    language model that takes a sixth off the mean squared error. The levels are chosen for the
-    rounded scale and zero.
-    """
-    groups = weight.float().unflatten(1, (-1, INT4_GROUP))
-    low, high = groups.amin(dim=-1, keepdim=True), groups.amax(dim=-1, keepdim=True)
-    scale = ((high - low) / 15).clamp_(min=1e-8)
-    zero = low + 8 * scale
-    levels = _nearest(groups, scale, zero)
-    middle = levels.mean(dim=-1, keepdim=True)
-    spread = levels - middle
-    scale = (spread * groups).sum(dim=-1, keepdim=True)
-    scale /= spread.square_().sum(dim=-1, keepdim=True).clamp_(min=1)
-    scale = scale.clamp_(min=1e-8)
-    zero = groups.mean(dim=-1, keepdim=True) - scale * middle
-    scale, zero = scale.bfloat16(), zero.bfloat16()
-    levels = _nearest(groups, scale, zero).add_(8).to(torch.int32)
-    return levels.flatten(1), torch.cat([scale, zero], dim=-1)
-
-
-def _nearest(groups: Tensor, scale: Tensor, zero: Tensor) -> Tensor:
-    return groups.sub(zero).div_(scale).round_().clamp_(-8, 7)
-
-
-def _finish(
-    product: Tensor, dtype: torch.dtype, bias: Tensor | None, residual: Tensor | None
-) -> Tensor:
-    out = product.to(dtype)
-    for term in (bias, residual):
-        if term is not None:
-            out = out.add_(term)
-    return out
 
 
 def make_linear(weight: Tensor, bias: Tensor | None, storage: Storage) -> Linear:

@@ -1,0 +1,92 @@
+"""Functions compiled from LLVM's text, called alone and by the threads of torch."""
+
+from __future__ import annotations
+
+import ctypes
+
+import pytest
+import torch
+
+from paceline.targets import machine_code
+from paceline.targets.machine_code import Code, Team, has_instructions, loop
+
+ir = pytest.importorskip("llvmlite.ir")
+
+I64 = ir.IntType(64)
+
+
+def number(code: Code, *arguments: int) -> int:
+    kind = ctypes.CFUNCTYPE(ctypes.c_int64, *[ctypes.c_int64] * len(arguments))
+    return kind(code["function"])(*arguments)
+
+
+def function(*arguments: ir.Type, result: ir.Type = I64) -> tuple[ir.Module, ir.Function]:
+    module = ir.Module()
+    return module, ir.Function(module, ir.FunctionType(result, arguments), "function")
+
+
+@pytest.mark.parametrize(("start", "end"), [(0, 0), (0, 1), (3, 10), (5, 2)])
+def test_a_loop_carries_its_values(start: int, end: int) -> None:
+    module, made = function(I64, I64)
+    builder = ir.IRBuilder(made.append_basic_block())
+
+    def body(index, carried):
+        total, product = carried
+        return builder.add(total, index), builder.mul(product, I64(3))
+
+    total, product = loop(builder, *made.args, [I64(0), I64(1)], body)
+    builder.ret(builder.add(builder.mul(total, I64(1000)), product))
+    expected = 1000 * sum(range(start, end)) + 3 ** len(range(start, end))
+    assert number(Code(str(module)), start, end) == expected
+
+
+def test_loops_stand_in_loops() -> None:
+    module, made = function(I64)
+    builder = ir.IRBuilder(made.append_basic_block())
+    size = made.args[0]
+
+    def row(i, carried):
+        return loop(builder, I64(0), i, carried, lambda j, c: [builder.add(c[0], j)])
+
+    builder.ret(loop(builder, I64(0), size, [I64(0)], row)[0])
+    assert number(Code(str(module)), 7) == sum(j for i in range(7) for j in range(i))
+
+
+def test_what_is_no_module_is_refused() -> None:
+    with pytest.raises(RuntimeError, match="expected"):
+        Code("a poem")
+
+
+def test_every_thread_of_a_team_runs_the_function() -> None:
+    team = Team()
+    pointer = ir.PointerType()
+    module, made = function(pointer, result=ir.VoidType())
+    builder = ir.IRBuilder(made.append_basic_block())
+    tell = ir.FunctionType(ir.IntType(32), []).as_pointer()
+    own, all_of_them = (
+        builder.zext(builder.call(builder.inttoptr(I64(address), tell), []), I64)
+        for address in team.functions
+    )
+    place = builder.gep(made.args[0], [own], source_etype=I64)
+    builder.store(builder.add(builder.mul(own, I64(10)), all_of_them), place)
+    builder.ret_void()
+    code = Code(str(module))
+    for threads in (1, 2, 3):
+        told = (ctypes.c_int64 * 4)(-1, -1, -1, -1)
+        team.run(code["function"], told, threads)
+        assert list(told) == [10 * i + threads for i in range(threads)] + [-1] * (4 - threads)
+
+
+def test_without_openmp_there_is_no_team(monkeypatch: pytest.MonkeyPatch, tmp_path) -> None:
+    maps = tmp_path / "maps"
+    maps.write_text("7f00-7f01 r-xp 0 00:00 0 /lib/libc.so.6\n")
+    monkeypatch.setattr(machine_code, "MAPS", maps)
+    with pytest.raises(OSError, match="no OpenMP is loaded"):
+        Team()
+
+
+def test_instructions() -> None:
+    assert has_instructions()
+    assert not has_instructions("of a machine that is not built")
+    if "AVX512" in torch.backends.cpu.get_cpu_capability():
+        assert has_instructions("avx512f")
