@@ -53,6 +53,10 @@ class Choice(NamedTuple):
     parts: tuple[Choice | Drafter, ...] = ()
 
 
+COMBINED = "ngram,model"
+"""What a drafter that combines others does where nobody says which."""
+
+
 def choose_drafter(
     drafter: str | Sequence[str] | None,
     settings: Mapping[str, Any] | None = None,
@@ -130,7 +134,7 @@ def _several(drafter: Any) -> list[Any] | None:
 
 def _choose_parts(name: str, settings: dict[str, Any], draft_model: Any, option: str) -> Choice:
     """The choice of a drafter that combines others, and of those."""
-    given = settings.pop("drafters", "ngram,model")
+    given = settings.pop("drafters", COMBINED)
     given = given.split(",") if isinstance(given, str) else given
     if not isinstance(given, Iterable):
         raise InvalidInput(f"drafters must be a list of names or drafters; it is {given!r:.80}")

@@ -50,6 +50,27 @@ def test_several_drafters_in_one_method() -> None:
     assert dict(both.settings) == {"ngram.max_ngram": 4, "min_confidence": 0.4}
 
 
+@pytest.mark.parametrize(
+    ("text", "draft", "drafters"),
+    [
+        ('hybrid,k=4,drafters=["ngram","recycling"]', None, ["ngram", "recycling"]),
+        ('hybrid,drafters=["ngram","tree"],tree.branching=[2,1],k=4', DEFAULT, ["ngram", "tree"]),
+        ("hybrid", DEFAULT, None),
+    ],
+)
+def test_a_drafter_that_combines_others_has_the_model_that_these_need(
+    text: str, draft: DraftSource | None, drafters: list[str] | None
+) -> None:
+    (method,) = parse_methods([text], DEFAULT)[1:]
+    assert method.draft == draft
+    assert method.settings.get("drafters") == drafters
+
+
+def test_a_list_is_one_value() -> None:
+    methods = parse_methods(["tree,shape=static,branching=[3,2],[2,1,1],k=3"], DEFAULT)[1:]
+    assert [method.settings["branching"] for method in methods] == [[3, 2], [2, 1, 1]]
+
+
 def test_the_rule_is_a_setting_of_the_method() -> None:
     (method,) = parse_methods(["ngram,verify=coupling"])[1:]
     assert method.options({})["verify"] == "coupling"

@@ -3,25 +3,30 @@
     METHOD  = DRAFTER ["+" DRAFTER ...] ["," SETTING ...]
     SETTING = NAME "=" VALUE ["," VALUE ...]
 
-A part without "=" is one more value of the setting before it, so `ngram,k=2,4` is two methods.
+A part without "=" is one more value of the setting before it, so `ngram,k=2,4` is two methods. A
+value that is a list is written as in JSON: `hybrid,drafters=["ngram","recycling"]`.
 """
 
 from __future__ import annotations
 
 import itertools
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from paceline import registry
-from paceline.assembly import choose_drafter
+from paceline.assembly import COMBINED, choose_drafter
 from paceline.errors import InvalidInput, UnknownName
 
 PLAIN = "none"
 """The drafter, and the name of the method, that every other is compared with."""
 
 STORAGES = ("auto", "plain", "packed", "int8", "int4")
+
+_COMMA = re.compile(r",(?![^\[]*\])")
+"""A comma outside of a list."""
 
 _OWN = ("k", "draft", "storage", "head_tokens", "verify")
 """Settings of a method; every other is one of its drafter."""
@@ -140,7 +145,7 @@ def _methods(text: str, default: DraftSource | None) -> Iterator[Method]:
 
 
 def _split(text: str) -> tuple[tuple[str, ...], dict[str, list[str]]]:
-    first, *parts = text.split(",")
+    first, *parts = _COMMA.split(text)
     drafters = tuple(name.strip() for name in first.split("+"))
     settings: dict[str, list[str]] = {}
     if not all(drafters) or "=" in first:
@@ -170,7 +175,7 @@ def _method(
     own = {key: values.pop(key) for key in _OWN if key in values}
     source = _draft_source(text, own, default)
     settings = {name: _value(value) for name, value in values.items()}
-    needs = any(registry.needs_draft_model(registry.find("drafter", name)) for name in drafters)
+    needs = any(_needs_draft_model(name, settings) for name in drafters)
     explicit = "draft" in own or "storage" in own or "head_tokens" in own
     used = source if needs or explicit else None
     # Refuse what cannot work before a model is loaded, which takes seconds.
@@ -180,6 +185,17 @@ def _method(
     if (verify := own.get("verify")) is not None:
         registry.find("verifier", verify)
     return Method(drafters, _length(text, own.get("k")), used, verify, settings, name)
+
+
+def _needs_draft_model(drafter: str, settings: Mapping[str, Any]) -> bool:
+    found = registry.find("drafter", drafter)
+    if not registry.combines(found):
+        return registry.needs_draft_model(found)
+    members = settings.get("drafters", COMBINED)
+    names = members.split(",") if isinstance(members, str) else members
+    return isinstance(names, list) and any(
+        registry.needs_draft_model(registry.find("drafter", str(name))) for name in names
+    )
 
 
 def _draft_source(
