@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+from pathlib import Path
 
 import pytest
 import torch
@@ -77,12 +78,26 @@ def test_every_thread_of_a_team_runs_the_function() -> None:
         assert list(told) == [10 * i + threads for i in range(threads)] + [-1] * (4 - threads)
 
 
-def test_without_openmp_there_is_no_team(monkeypatch: pytest.MonkeyPatch, tmp_path) -> None:
+def test_without_openmp_there_is_no_team(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     maps = tmp_path / "maps"
     maps.write_text("7f00-7f01 r-xp 0 00:00 0 /lib/libc.so.6\n")
     monkeypatch.setattr(machine_code, "MAPS", maps)
     with pytest.raises(OSError, match="no OpenMP is loaded"):
         Team()
+
+
+def test_of_several_the_one_of_torch_is_called(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    own = Path(torch.__file__).parent / "lib" / "libgomp.so.1"
+    others = "/opt/some libs/libgomp-1.so", "/opt/libiomp5.so"
+    maps = tmp_path / "maps"
+    start = "7f00-7f01 r-xp 00000000 00:00 1 "
+    maps.write_text("7f00-7f01 rw-p 0 00:00 0\n" + "\n".join(start + f for f in others))
+    monkeypatch.setattr(machine_code, "MAPS", maps)
+    assert machine_code._openmp() == others[0]
+    maps.write_text("\n".join(f"{start}{file}" for file in (*others, own)))
+    assert machine_code._openmp() == str(own)
 
 
 def test_instructions() -> None:

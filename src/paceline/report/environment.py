@@ -30,6 +30,8 @@ def environment() -> dict[str, Any]:
         "python": platform.python_version(),
         "torch": torch.__version__,
         "transformers": _version("transformers"),
+        "llvmlite": _version("llvmlite"),
+        "large_pages": os.environ.get("THP_MEM_ALLOC_ENABLE") == "1",
     }
 
 

@@ -11,6 +11,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import torch
+
 MAPS = Path("/proc/self/maps")
 """What is loaded, as Linux tells it."""
 
@@ -41,11 +43,13 @@ class Team:
 
 
 def _openmp() -> str:
-    """The file of the OpenMP that is loaded."""
-    for line in MAPS.read_text().splitlines():
-        path = line.split()[-1]
-        if "libgomp" in path or "libiomp5" in path:
-            return path
+    """The file of the OpenMP that is loaded: of several, the one that comes with torch."""
+    mapped = (line.split(maxsplit=5) for line in MAPS.read_text().splitlines())
+    files = [Path(fields[5]) for fields in mapped if len(fields) == 6]
+    found = [file for file in files if file.name.startswith(("libgomp", "libiomp5"))]
+    own = Path(torch.__file__).parent
+    for file in sorted(found, key=lambda file: own not in file.parents):
+        return str(file)
     raise OSError("no OpenMP is loaded")
 
 
