@@ -57,6 +57,29 @@ def result_of(runs: list[Run], **changes: Any) -> BenchResult:
     return BenchResult(**{**settings, **changes})
 
 
+def test_each_prompt_brings_its_own_prediction(model: Any, runs: list[Run]) -> None:
+    """Where the answer is expected back, for its own prompt alone, every draft is accepted."""
+    answers = {run.item: list(run.tokens) for run in runs if run.method == 0}
+    methods = parse_methods(["predicted-output,k=5"], prompts_bring=True)
+    for shift, whole in ((0, True), (1, False)):
+        drafting = [
+            {"prediction": answers[(item + shift) % len(PROMPTS)]} for item in range(len(PROMPTS))
+        ]
+        setting = Setting(
+            model,
+            PROMPTS,
+            [method.options({}) for method in methods],
+            {"max_tokens": 24, "temperature": 0.0},
+            drafting=drafting,
+            takes=[method.takes for method in methods],
+        )
+        running.check(setting, ["a", "b", "c"])
+        for item in range(len(PROMPTS)):
+            run = running.run(setting, Step(item, 1))
+            assert list(run.tokens) == answers[item]
+            assert (len(run.rounds) == 24 // 6) is whole
+
+
 def test_a_run_counts_what_generate_counts(setting: Setting, model: Any, runs: list[Run]) -> None:
     for run in runs:
         options = setting.options(Step(run.item, run.method))

@@ -61,6 +61,45 @@ def test_a_benchmark_writes_all_its_reports(bench, tiny_draft, tmp_path):
     assert "3 prompts have further turns" in result.stderr
 
 
+def test_prompts_bring_predictions_and_references(bench, tmp_path):
+    """What plain decoding answered is expected back; of what a tiny model says, little is text."""
+    answers = tmp_path / "answers.jsonl"
+    assert bench("--method", "ngram", "--save-answers", answers).exit_code == 0
+    lines = [json.loads(line) for line in answers.read_text().splitlines()]
+    forms = [
+        {"prediction": line["answer"], "references": ["w w w", line["answer"]]} for line in lines
+    ]
+    forms[1]["prediction"] = {"type": "content", "content": lines[1]["answer"]}
+    prompts = tmp_path / "with.jsonl"
+    prompts.write_text(
+        "".join(
+            json.dumps({"prompt": line["prompt"], **form}) + "\n"
+            for line, form in zip(lines, forms, strict=True)
+        )
+    )
+    result = bench(
+        "--prompts", prompts, "--method", "predicted-output,k=4", "--method", "reference,k=4",
+        "--method", 'reference,k=4,references=["w w w"]', "--json",
+    )  # fmt: skip
+    assert result.exit_code == 0, result.stderr
+    _, prediction, reference, given = json.loads(result.stdout)["methods"]
+    every = (prediction, reference, given)
+    lengths = [method["overall"]["mean_acceptance_length"] for method in every]
+    assert min(lengths[:2]) > 1
+    assert lengths[2] == 1
+
+
+def test_a_prompt_without_the_prediction_that_a_method_needs(bench, prompts):
+    lines = prompts.read_text().splitlines()
+    prompts.write_text("\n".join([lines[0][:-1] + ', "prediction": "one"}', *lines[1:]]))
+    result = bench("--method", "predicted-output,k=4")
+    assert result.exit_code == 2
+    assert result.stderr.splitlines() == [
+        f"error: {prompts}, line 2: --method predicted-output,k=4 needs a 'prediction' with each "
+        "prompt, and this one has none; add it to the object, or leave the method out"
+    ]
+
+
 def test_the_tables_stand_on_standard_output(bench):
     result = bench("--method", "ngram", "--categories", "b")
     assert result.exit_code == 0, result.stderr

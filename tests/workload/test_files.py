@@ -48,6 +48,17 @@ def test_the_three_forms_of_a_prompt(tmp_path: Path) -> None:
     assert third.source == f"{path}, line 4"
 
 
+def test_a_prompt_may_bring_what_drafters_take(tmp_path: Path) -> None:
+    given = {"prediction": "old", "references": ["x", "y"]}
+    openai = {"prediction": {"type": "content", "content": [{"type": "text", "text": "old"}]}}
+    path = lines(tmp_path, {"prompt": "a", **given}, {"prompt": "b", **openai}, {"prompt": "c"})
+    first, second, third = read_items(path)
+    assert first.drafting == given
+    assert second.drafting == {"prediction": "old"}
+    assert third.drafting == {}
+    assert to_json(first) == {"id": "1", "category": "all", "prompt": "a", **given}
+
+
 def test_plain_text_is_one_prompt_a_line(tmp_path: Path) -> None:
     path = tmp_path / "prompts.txt"
     path.write_bytes(b"{not json\r\n\n  two \n")
@@ -85,6 +96,9 @@ def test_line_separators_within_a_text_end_no_line(tmp_path: Path) -> None:
         ("{", "expected one JSON object a line"),
         ("[1]", "expected a JSON object"),
         ("[" * 100_000, "expected one JSON object a line"),
+        ({"prompt": "a", "prediction": 3}, "prediction must be a text"),
+        ({"prompt": "a", "references": "b"}, "references must be a list"),
+        ({"prompt": "a", "references": [1]}, "references must be a list of texts"),
         ({"question": "x"}, "exactly one of turns, prompt or messages in the object; it has only"),
         ({"prompt": "x", "turns": ["x"]}, "it has turns and prompt"),
         ({"prompt": 3}, "prompt must be a text; it is 3"),

@@ -31,6 +31,8 @@ class Setting:
         methods: the options of each method; the first is plain decoding.
         common: options of all: sampling, length.
         seed: of the first prompt; each has one of its own, the same for every method.
+        drafting: the settings for drafters that each prompt brings; empty is none.
+        takes: the names of those that each method takes.
     """
 
     model: LanguageModel
@@ -38,11 +40,22 @@ class Setting:
     methods: Sequence[Mapping[str, Any]]
     common: Mapping[str, Any]
     seed: int = 0
+    drafting: Sequence[Mapping[str, Any]] = ()
+    takes: Sequence[Sequence[str]] = ()
 
     def options(self, step: Step, **changes: Any) -> dict[str, Any]:
         """The options of one run."""
         seed = {"seed": self.seed + step.item}
-        return {**self.common, **seed, **self.methods[step.method], **changes}
+        found = {**self.common, **seed, **self.methods[step.method], **changes}
+        brought = self.drafting[step.item] if self.drafting else {}
+        taken = {name: brought[name] for name in self.taken(step.method) if name in brought}
+        if taken:
+            found["drafter_options"] = {**taken, **found.get("drafter_options", {})}
+        return found
+
+    def taken(self, method: int) -> Sequence[str]:
+        """The names of the settings that a method takes from prompts."""
+        return self.takes[method] if self.takes else ()
 
 
 def check(setting: Setting, sources: Sequence[str]) -> None:
@@ -56,10 +69,13 @@ def check(setting: Setting, sources: Sequence[str]) -> None:
         PacelineError: as `LanguageModel.generate` does.
     """
     for method in range(len(setting.methods)):
-        setting.model.prepare(setting.prompts[:1], **setting.options(Step(0, method)))
+        if not setting.taken(method):
+            setting.model.prepare(setting.prompts[:1], **setting.options(Step(0, method)))
     for item, (prompt, source) in enumerate(zip(setting.prompts, sources, strict=True)):
         try:
-            setting.model.prepare([prompt], **setting.options(Step(item, 0)))
+            for method in range(len(setting.methods)):
+                if method == 0 or setting.taken(method):
+                    setting.model.prepare([prompt], **setting.options(Step(item, method)))
         except InvalidInput as error:
             raise InvalidInput(f"{source}: {error}") from error
 

@@ -14,7 +14,7 @@ from paceline.cli.counting import counting
 from paceline.errors import InvalidInput, MissingExtra
 from paceline.report.files import Outputs
 from paceline.workload import Item, read_items, select, to_json
-from paceline.workload.methods import DraftSource, Method, parse_methods
+from paceline.workload.methods import DraftSource, Method, check_items, parse_methods
 
 if TYPE_CHECKING:
     from paceline.api import LanguageModel
@@ -150,7 +150,7 @@ def bench(
     require_extra(plots=html is not None)
     outputs = Outputs({"--html": html, "--markdown": markdown, "--save-answers": save_answers})
     default = default_draft(draft_model, draft_storage, draft_head_tokens)
-    methods = parse_methods(method or (), default)
+    methods = parse_methods(method or (), default, prompts_bring=True)
     if len(methods) == 1:
         raise InvalidInput(
             "there is nothing to compare with plain decoding; give --method, as in "
@@ -162,6 +162,7 @@ def bench(
         per_category=per_category,
         limit=limit,
     )
+    check_items(methods, items)
     if max_tokens < 1:
         raise InvalidInput("there is nothing to time in an answer without tokens; --max-tokens 1")
     sampling = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "min_p": min_p}
@@ -184,6 +185,8 @@ def bench(
         methods=[item.options(drafts) for item in methods],
         common={**sampling, "max_tokens": max_tokens},
         seed=seed,
+        drafting=[item.drafting for item in items],
+        takes=[item.takes for item in methods],
     )
     check(setting, [item.source for item in items])
     if later := sum(bool(item.later_turns) for item in items):

@@ -27,9 +27,9 @@ def read_items(file: str | Path) -> list[Item]:
       message at the end is the recorded answer, not part of the prompt;
 
     and may have `category`, `answer` (what was recorded; with `answer_token_ids` and `max_tokens`
-    where they are known) and `question_id` or `id`. Other keys are
-    left alone, since data sets carry many. Any other file is plain text, one prompt a line. Empty
-    lines are skipped.
+    where they are known), `prediction` and `references` for drafters that take them, and
+    `question_id` or `id`. Other keys are left alone, since data sets carry many. Any other file is
+    plain text, one prompt a line. Empty lines are skipped.
 
     Args:
         file: a path; names that end in .jsonl, .json or .ndjson hold JSON lines, .txt plain text,

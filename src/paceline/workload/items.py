@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from paceline.errors import InvalidInput
 
 UNCATEGORIZED = "all"
 """The category of prompts that have none."""
+
+DRAFTING = ("prediction", "references")
+"""What a prompt may bring for drafters: settings of theirs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +29,7 @@ class Item:
         answer_tokens: the token ids of the answer, where they were recorded: a text alone may
             be cut into tokens in another way than the model wrote it.
         max_tokens: the limit under which the answer was made, where it was recorded.
+        drafting: settings for drafters that go with this prompt, see `DRAFTING`.
         source: file and line, for messages.
     """
 
@@ -36,6 +40,7 @@ class Item:
     later_turns: tuple[str, ...] = ()
     answer_tokens: tuple[int, ...] | None = None
     max_tokens: int | None = None
+    drafting: Mapping[str, Any] = field(default_factory=dict)
     source: str = ""
 
     def as_prompt(self, *, chat: bool) -> str | list[dict[str, str]]:
@@ -103,6 +108,7 @@ def parse(value: Mapping[str, Any], source: str, number: int) -> Item:
         later_turns=later,
         answer_tokens=_answer_tokens(value, source),
         max_tokens=_max_tokens(value, source),
+        drafting=_drafting(value, source),
         source=source,
     )
 
@@ -121,6 +127,7 @@ def to_json(item: Item) -> dict[str, Any]:
         "answer": item.answer,
         "answer_token_ids": None if item.answer_tokens is None else list(item.answer_tokens),
         "max_tokens": item.max_tokens,
+        **item.drafting,
     }
     return {name: value for name, value in found.items() if value is not None}
 
@@ -203,6 +210,22 @@ def _text(value: Mapping[str, Any], key: str, source: str) -> str | None:
     found = value.get(key)
     if found is not None and not isinstance(found, str):
         raise InvalidInput(f"{source}: {key} must be a text; it is {found!r:.80}")
+    return found
+
+
+def _drafting(value: Mapping[str, Any], source: str) -> dict[str, Any]:
+    """The prediction, a text or as OpenAI writes it, and the list of references."""
+    found: dict[str, Any] = {}
+    prediction = value.get("prediction")
+    if isinstance(prediction, Mapping):
+        prediction = _message({"role": "assistant", **prediction}, source)["content"]
+    if prediction is not None:
+        found["prediction"] = _text({"prediction": prediction}, "prediction", source)
+    if value.get("references") is not None:
+        texts = _list(value, "references", source)
+        if not all(isinstance(text, str) for text in texts):
+            raise InvalidInput(f"{source}: references must be a list of texts; it is {texts!r:.80}")
+        found["references"] = texts
     return found
 
 

@@ -12,13 +12,14 @@ from __future__ import annotations
 import itertools
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from paceline import registry
 from paceline.assembly import COMBINED, choose_drafter
 from paceline.errors import InvalidInput, UnknownName
+from paceline.workload.items import DRAFTING, Item
 
 PLAIN = "none"
 """The drafter, and the name of the method, that every other is compared with."""
@@ -56,6 +57,7 @@ class Method:
         draft: the draft model; None where the drafters need none.
         verify: the rule; None is the one that suits the drafter.
         settings: of the drafter.
+        takes: the settings that it takes from a prompt that brings them.
     """
 
     drafters: tuple[str, ...]
@@ -64,6 +66,7 @@ class Method:
     verify: str | None = None
     settings: Mapping[str, Any] = field(default_factory=dict)
     name: str = ""
+    takes: tuple[str, ...] = ()
 
     @property
     def drafter(self) -> str:
@@ -103,7 +106,11 @@ class Method:
 
 
 def parse_methods(
-    texts: Sequence[str], draft: DraftSource | None = None, *, with_plain: bool = True
+    texts: Sequence[str],
+    draft: DraftSource | None = None,
+    *,
+    with_plain: bool = True,
+    prompts_bring: bool = False,
 ) -> list[Method]:
     """The methods that the texts stand for.
 
@@ -111,6 +118,7 @@ def parse_methods(
         texts: each in the grammar above.
         draft: the draft model of methods that need one and name none.
         with_plain: put plain decoding first, whether it was named or not.
+        prompts_bring: settings that a prompt may bring, `items.DRAFTING`, may be left out.
 
     Raises:
         InvalidInput: a text that does not follow the grammar, or a method given twice.
@@ -123,7 +131,7 @@ def parse_methods(
     methods = [Method((PLAIN,), name=PLAIN)] if with_plain else []
     seen = {method.name for method in methods}
     for text in texts:
-        for method in _methods(text, draft):
+        for method in _methods(text, draft, prompts_bring=prompts_bring):
             if method.name == PLAIN and with_plain:
                 continue
             if method.name in seen:
@@ -133,7 +141,29 @@ def parse_methods(
     return methods
 
 
-def _methods(text: str, default: DraftSource | None) -> Iterator[Method]:
+def check_items(methods: Sequence[Method], items: Iterable[Item]) -> None:
+    """Refuse a prompt that does not bring what a method cannot do without.
+
+    Raises:
+        InvalidInput: names the prompt, the method and the setting.
+    """
+    needed = [
+        (method, setting)
+        for method in methods
+        for drafter in method.drafters
+        for setting in registry.missing_settings("drafter", drafter, method.settings)
+        if setting in method.takes and f"{drafter}.{setting}" not in method.settings
+    ]
+    for item in items:
+        for method, setting in needed:
+            if setting not in item.drafting:
+                raise InvalidInput(
+                    f"{item.source}: --method {method.name} needs a {setting!r} with each prompt, "
+                    "and this one has none; add it to the object, or leave the method out"
+                )
+
+
+def _methods(text: str, default: DraftSource | None, *, prompts_bring: bool) -> Iterator[Method]:
     drafters, settings = _split(text)
     for name in drafters:
         if name not in (known := registry.names("drafter")):
@@ -141,7 +171,8 @@ def _methods(text: str, default: DraftSource | None) -> Iterator[Method]:
     if PLAIN in drafters and (settings or len(drafters) > 1):
         raise _malformed(text, f"{PLAIN!r} is plain decoding, alone and without settings")
     for values in itertools.product(*settings.values()):
-        yield _method(text, drafters, dict(zip(settings, values, strict=True)), default)
+        own = dict(zip(settings, values, strict=True))
+        yield _method(text, drafters, own, default, prompts_bring=prompts_bring)
 
 
 def _split(text: str) -> tuple[tuple[str, ...], dict[str, list[str]]]:
@@ -169,7 +200,12 @@ def _split(text: str) -> tuple[tuple[str, ...], dict[str, list[str]]]:
 
 
 def _method(
-    text: str, drafters: tuple[str, ...], values: dict[str, str], default: DraftSource | None
+    text: str,
+    drafters: tuple[str, ...],
+    values: dict[str, str],
+    default: DraftSource | None,
+    *,
+    prompts_bring: bool,
 ) -> Method:
     name = ",".join(["+".join(drafters), *(f"{key}={value}" for key, value in values.items())])
     own = {key: values.pop(key) for key in _OWN if key in values}
@@ -178,13 +214,23 @@ def _method(
     needs = any(_needs_draft_model(name, settings) for name in drafters)
     explicit = "draft" in own or "storage" in own or "head_tokens" in own
     used = source if needs or explicit else None
+    takes = _taken_from_prompts(drafters) if prompts_bring else ()
     # Refuse what cannot work before a model is loaded, which takes seconds.
     choose_drafter(
-        ",".join(drafters), settings, used, option="draft=NAME in the method, or --draft-model"
+        ",".join(drafters),
+        {**dict.fromkeys(takes), **settings},
+        used,
+        option="draft=NAME in the method, or --draft-model",
     )
     if (verify := own.get("verify")) is not None:
         registry.find("verifier", verify)
-    return Method(drafters, _length(text, own.get("k")), used, verify, settings, name)
+    return Method(drafters, _length(text, own.get("k")), used, verify, settings, name, takes)
+
+
+def _taken_from_prompts(drafters: tuple[str, ...]) -> tuple[str, ...]:
+    """The settings that prompts may bring and that one of the drafters has."""
+    every = {setting for name in drafters for setting in registry.settings_of("drafter", name)}
+    return tuple(name for name in DRAFTING if name in every)
 
 
 def _needs_draft_model(drafter: str, settings: Mapping[str, Any]) -> bool:
