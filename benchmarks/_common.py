@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
-import platform
-import subprocess
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-import torch
+from paceline.report.environment import environment
 
 CATEGORIES = ["coding", "math_reasoning", "summarization", "translation", "qa", "writing"]
 
@@ -44,39 +40,10 @@ def questions(path: Path, categories: Sequence[str], per_category: int) -> list[
     return [question for group in zip(*found.values(), strict=True) for question in group]
 
 
-def environment() -> dict[str, Any]:
-    """What figures depend on: commit, machine, versions, command."""
-    import transformers
-
-    commit = subprocess.run(
-        ["git", "describe", "--always", "--dirty", "--exclude=*"],
-        cwd=Path(__file__).parent,
-        capture_output=True,
-        text=True,
-        check=False,
-    ).stdout.strip()
-    return {
-        "commit": commit,
-        "cpu": _cpu(),
-        "cores": os.cpu_count(),
-        "capability": torch.backends.cpu.get_cpu_capability(),
-        "threads": torch.get_num_threads(),
-        "torch": torch.__version__,
-        "transformers": transformers.__version__,
-        "llvmlite": version("llvmlite"),
-        "python": platform.python_version(),
-        "command": " ".join(["python", "benchmarks/" + Path(sys.argv[0]).name, *sys.argv[1:]]),
-    }
-
-
-def _cpu() -> str:
-    info = Path("/proc/cpuinfo")
-    lines = info.read_text().splitlines() if info.exists() else []
-    names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.processor()
-
-
-ENVIRONMENT = environment()
+ENVIRONMENT = {
+    **environment(),
+    "command": " ".join(["python", "benchmarks/" + Path(sys.argv[0]).name, *sys.argv[1:]]),
+}
 """As it was when the script started: the code that runs is the code of that commit."""
 
 

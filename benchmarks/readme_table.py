@@ -19,9 +19,10 @@ END = "<!-- benchmark table: end -->"
 def lines(result: dict[str, Any]) -> Iterator[str]:
     """The table of each group, and what it was measured on."""
     made = result["environment"]
+    capability = made.get("cpu_capability") or made["capability"]
     yield (
         f"Greedy, batch 1, bfloat16, on {made['cores']} cores of {made['cpu']} "
-        f"({made['capability']}), torch {made['torch']}, transformers {made['transformers']}, "
+        f"({capability}), torch {made['torch']}, transformers {made['transformers']}, "
         f"commit `{made['commit']}`:"
     )
     yield ""

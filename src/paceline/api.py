@@ -316,6 +316,7 @@ class LanguageModel:
             options.get("num_draft_tokens"),
             options.get("controller_options"),
             drafter=drafter,
+            target=self.target.info,
         )
         verifier = make_verifier(
             options.get("verify"),

@@ -361,6 +361,7 @@ def make_controller(
     settings: Mapping[str, Any] | None = None,
     *,
     drafter: Drafter | None = None,
+    target: TargetInfo | None = None,
 ) -> Controller:
     """The controller of a call.
 
@@ -371,6 +372,8 @@ def make_controller(
         settings: others, of a controller given by name.
         drafter: that of the call. A controller that can choose between drafters is told their
             names.
+        target: that of the call. A controller that weighs costs is told what is known of
+            its passes.
 
     Raises:
         UnknownName: no such controller, or no such setting of it.
@@ -409,6 +412,9 @@ def make_controller(
     names = getattr(drafter, "names", ())
     if names and "drafters" in registry.settings_of("controller", controller):
         chosen.setdefault("drafters", tuple(names))
+    costs = {} if target is None else target.row_costs
+    if costs and "row_costs" in registry.settings_of("controller", controller):
+        chosen.setdefault("row_costs", costs)
     made: Controller = registry.make("controller", controller, chosen)
     return made
 

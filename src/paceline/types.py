@@ -289,6 +289,8 @@ class TargetInfo:
         gives: the data that it can hand to a drafter beyond tokens.
         invariant: whether the logits of a committed token carry the same bits whatever was
             drafted (invariant mode).
+        row_costs: the time of a pass by its rows, in passes over one row, as far as it is known
+            beforehand; empty where nothing is.
         own: the target's layers on the sequence that a session is opened for, a
             `protocols.OwnLayers`; for drafters that need `Need.LAYERS`, None for the others.
     """
@@ -299,6 +301,7 @@ class TargetInfo:
     max_draft_tokens: int | None = None
     gives: frozenset[str] = frozenset()
     invariant: bool = False
+    row_costs: Mapping[int, float] = field(default_factory=dict, repr=False, compare=False)
     own: Any = field(default=None, repr=False, compare=False)
 
 

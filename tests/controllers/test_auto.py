@@ -212,8 +212,40 @@ def test_settings_that_cannot_be(settings: dict[str, Any], message: str) -> None
         AutoController(**settings)
 
 
-@pytest.mark.parametrize("drafters", [(), ("ngram", "model")])
-def test_costs_that_leave_a_drafter_out_are_refused(drafters: tuple[str, ...]) -> None:
-    with pytest.raises(InvalidInput, match="costs of draft"):
-        AutoController(costs={"target": [1.0], "draft": {"ngram": 0.1}}, drafters=drafters)
-    assert AutoController(costs={"target": [1.0], "draft": 0.1}, drafters=drafters).costs
+@pytest.mark.parametrize(
+    ("costs", "drafters", "message"),
+    [
+        ({"draft": {"ngram": 0.1}}, (), "one number where there is one drafter"),
+        ({"draft": {"ngram": 0.1}}, ("ngram", "model"), "model is missing"),
+        ({"draft": {"ngram": 0.1, "modl": 1, "model": 1}}, ("ngram", "model"), "modl is not one"),
+        ({"draft": 0.1, "draft_start": {"ngram": 0.1}}, ("ngram", "model"), "model is missing"),
+    ],
+)
+def test_costs_that_leave_a_drafter_out_are_refused(
+    costs: dict[str, Any], drafters: tuple[str, ...], message: str
+) -> None:
+    controller = AutoController(costs={"target": [1.0], **costs}, drafters=drafters)
+    with pytest.raises(InvalidInput, match=message):
+        controller.open()
+
+
+def test_costs_by_drafter_and_of_all() -> None:
+    for draft in (0.1, {"ngram": 0.1, "model": 0.2}):
+        names = ("ngram", "model")
+        assert AutoController(costs={"target": [1.0], "draft": draft}, drafters=names).open()
+
+
+@pytest.mark.parametrize("given", [{6: 1.0}, {1: 0.0}, {1.5: 1.0}, "fast", [[1]]], ids=str)
+def test_costs_by_rows_that_cannot_be_are_refused(given: Any) -> None:
+    with pytest.raises(InvalidInput, match="row_costs must"):
+        AutoController(row_costs=given)
+
+
+@pytest.mark.parametrize("rate", [0.7, 0.8, 0.9])
+def test_where_a_pass_becomes_dearer_all_at_once_it_helps_to_know(rate: float) -> None:
+    """Six rows for the price of one, then a third more at once, as oneDNN has it."""
+    costs = Costs(token=0.002, row=0.0, steps=(6,), step_cost=0.33, noise=0.06)
+    known = AutoController(row_costs={1: 1.0, 6: 1.0, 7: 1.33, 16: 1.33})
+    found = speed(known, blind(rate), costs)
+    assert found > speed(AutoController(), blind(rate), costs)
+    assert found > 0.97 * best_fixed(blind(rate), costs)

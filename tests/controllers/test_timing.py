@@ -63,6 +63,28 @@ def test_a_table_is_taken_as_it_is() -> None:
     assert PassTimes({1: 2.0})(2) == pytest.approx(2.06)
 
 
+STEP = {1: 1.0, 6: 1.0, 7: 1.3, 16: 1.5}
+
+
+def test_a_shape_that_is_known_beforehand_is_where_it_starts() -> None:
+    found = PassTimes(shape=STEP)
+    assert [round(found(rows), 9) for rows in (1, 4, 6, 7, 16)] == [1.0, 1.0, 1.0, 1.3, 1.5]
+    assert found(19) == pytest.approx(1.5 + 3 * 0.5 / 15)
+    found.observe(5, 0.1)  # one timing says how fast the machine is
+    assert [found(rows) for rows in (1, 6, 7)] == pytest.approx([0.1, 0.1, 0.13], rel=0.03)
+
+
+def test_a_shape_that_does_not_hold_is_corrected() -> None:
+    found = PassTimes(shape=STEP)
+    for _ in range(6):
+        for rows in (1, 4, 8):
+            found.observe(rows, TRUE.get(rows, 0.078))
+    for rows, seconds in ((1, TRUE[1]), (4, TRUE[4]), (8, 0.078)):
+        assert found(rows) == pytest.approx(seconds, rel=0.04)
+    times = [found(rows) for rows in range(1, 20)]
+    assert times == sorted(times)
+
+
 def test_rising_is_the_least_squares_fit() -> None:
     assert rising([(3.0, 1.0), (1.0, 3.0), (2.0, 1.0)]) == [1.5, 1.5, 2.0]
 

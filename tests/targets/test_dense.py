@@ -21,7 +21,7 @@ from paceline.targets import dense, packing
 from paceline.targets.cached import CachedTarget
 from paceline.targets.dense import Architecture, Checkpoint, DenseDecoder, unsupported
 from paceline.targets.hf import HFDecoder
-from paceline.types import Draft
+from paceline.types import Auxiliary, Draft
 from tests.greedy import COUNT, DRAFTERS, PROMPT, assert_greedy, generated
 from tests.rigged import ragged, run
 from tests.tiny_models import VOCAB, build, own_logits, tokens_of
@@ -219,6 +219,56 @@ class TestHead:
         row = target.score([Work(other, 4, Draft())])[0].logits[0]
         assert set((row > -torch.inf).nonzero().flatten().tolist()) == first | {4}
 
+    def test_sequences_in_one_pass_have_their_own_text(self) -> None:
+        """In a batch, in prefills of two tokens, with rows that are no draft, again and again."""
+        target = CachedTarget(lean(build("llama"), head_ids=self.IDS), prefill_rows=2)
+        full = CachedTarget(lean(build("llama")))
+        texts = [(1, 2, 5, 2, 9), (4, 7, 9)]
+        aux = Auxiliary((30, 31), positions=(1, 2), visible=torch.ones(2, 5, dtype=torch.bool))
+        drafts = [Draft((11, 12), aux=aux), Draft((13, 14), parents=(-1, -1))]
+        for _ in range(2):
+            work, exact = [], []
+            for text, draft in zip(texts, drafts, strict=True):
+                for one, found in ((target, work), (full, exact)):
+                    slot = one.open(32)
+                    one.prefill(slot, text[:-1])
+                    one.rollback(slot, 1)
+                    one.prefill(slot, text[1:-1])
+                    found.append(Work(slot, text[-1], draft))
+            for item, text, own, whole in zip(
+                work, texts, target.score(work), full.score(exact), strict=True
+            ):
+                draft = item.draft
+                seen = [(), *((draft.tokens[i] for i in draft.path(n)) for n in range(len(draft)))]
+                if draft.aux is not None:
+                    seen += [(*draft.tokens, *draft.aux.tokens)] * 2
+                for row, path in enumerate(seen):
+                    kept = sorted({*self.IDS.tolist(), *text, *path})
+                    torch.testing.assert_close(
+                        own.logits[row, kept], whole.logits[row, kept], **CLOSE
+                    )
+                    assert int((own.logits[row] > -torch.inf).sum()) == len(kept)
+
+    def test_many_tokens_and_back(self) -> None:
+        """The store grows, and after a cut others stand in its places."""
+        target = CachedTarget(lean(build("llama"), head_ids=self.IDS))
+        slot = target.open(128)
+        text = list(range(1, VOCAB))
+        target.prefill(slot, text)
+        target.rollback(slot, 3)
+        target.prefill(slot, text[:2:-1])
+        row = target.score([Work(slot, 2, Draft())])[0].logits[0]
+        full = CachedTarget(lean(build("llama")))
+        other = full.open(128)
+        full.prefill(other, text[:3] + text[:2:-1])
+        exact = full.score([Work(other, 2, Draft())])[0].logits[0]
+        torch.testing.assert_close(row, exact, **CLOSE)
+
+    def test_in_invariant_mode_the_head_is_what_it_was_cut_to(self) -> None:
+        target = CachedTarget(lean(build("llama"), head_ids=self.IDS), fixed_rows=4)
+        row = scored(target, (1, 2, 5), Draft())[0]
+        assert (row > -torch.inf).nonzero().flatten().tolist() == self.IDS.tolist()
+
     def test_a_head_of_its_own_counts_even_where_it_is_said_to_be_tied(self) -> None:
         model = build("llama", tie_word_embeddings=False)
         model.config.tie_word_embeddings = True
@@ -231,6 +281,25 @@ class TestHead:
         weights = {n: w for n, w in model.state_dict().items() if n != "lm_head.weight"}
         with pytest.raises(ModelError, match=r"'lm_head\.weight' is missing"):
             DenseDecoder.from_weights(weights, model.config, dtype=torch.float32)
+
+
+@pytest.mark.parametrize(
+    ("name", "cut"),
+    [
+        ("self_attn.k_proj", (slice(0, -1), slice(None))),
+        ("self_attn.o_proj", (slice(None), slice(0, -1))),
+        ("mlp.up_proj", (slice(0, -1), slice(None))),
+        ("mlp.gate_proj", (slice(None), slice(0, -1))),
+        ("mlp.down_proj", (slice(None), slice(0, -1))),
+    ],
+)
+def test_a_weight_of_another_size_than_the_configuration_says(name: str, cut: Any) -> None:
+    model = build("llama")
+    weights = {**model.state_dict()}
+    key = f"model.layers.1.{name}.weight"
+    weights[key] = weights[key][cut]
+    with pytest.raises(ModelError, match=rf"model\.layers\.1\.{name}.*do not belong together"):
+        DenseDecoder.from_weights(weights, model.config, dtype=torch.float32)
 
 
 class TestUnsupported:
@@ -351,7 +420,8 @@ def peak():
 
 folder, storage = Path(sys.argv[1]), sys.argv[2]
 config = AutoConfig.from_pretrained(folder)
-packing.least_packed_rows = lambda dtype: 1  # its probe would be the peak of a model this small
+packing.least_packed_rows = lambda dtype: 1  # the probes would be the peak of a model this small
+packing.packed_row_costs = lambda dtype: {}
 # Both products, so that their code and threads are part of the baseline.
 for kind in (storage, "plain"):
     packing.make_linear(torch.ones(32, 32, dtype=torch.bfloat16), None, kind)(

@@ -229,6 +229,22 @@ class TestLeastRows:
         finally:
             packing.least_packed_rows.cache_clear()
 
+    def test_costs_by_rows_rise_and_are_of_the_least_rows_that_are_padded_to(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        seconds = {4: 1.0, 6: 0.98, 7: 1.3, 8: 1.2, 10: 1.4, 12: 1.5, 16: 2.0}
+        monkeypatch.setattr(packing, "least_packed_rows", lambda dtype: 4)
+        monkeypatch.setattr(packing, "_products", lambda packed, x: seconds[len(x)])
+        packing.packed_row_costs.cache_clear()
+        try:
+            found = packing.packed_row_costs(torch.float32)
+            monkeypatch.setattr(packing, "_products", lambda packed, x: pytest.fail("measured"))
+            assert packing.packed_row_costs(torch.float32) is found
+        finally:
+            packing.packed_row_costs.cache_clear()
+        right = {1: 1.0, 4: 1.0, 6: 1.0, 7: 1.3, 8: 1.3, 10: 1.4, 12: 1.5, 16: 2.0}
+        assert found == pytest.approx(right)
+
     def test_padding_goes_below(self) -> None:
         x = torch.ones(2, 3)
         assert pad_rows(x, 2) is x

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -99,17 +100,37 @@ def test_bytes() -> None:
     assert VnniProduct(*weights(48, 96)).num_bytes == 48 * 96 // 2 + 48 * 3 * 2 * 2
 
 
-@pytest.mark.parametrize("error", [OSError("no OpenMP is loaded"), RuntimeError("LLVM")])
-def test_where_it_cannot_be_compiled_it_does_not_work(
-    error: Exception, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def fail() -> None:
-        raise error
-
-    monkeypatch.setattr(vnni, "_loops", fail)
-    assert not vnni_works()
+@pytest.mark.parametrize("shape", [(2, 32), (2, 96), (64,), (1, 2, 64)], ids=str)
+def test_activations_of_another_width_are_not_read_past(shape: tuple[int, ...]) -> None:
+    product = VnniProduct(*weights(16, 64))
+    with pytest.raises(ValueError, match=r"expected bfloat16 \[n, 64\]"):
+        product(torch.zeros(shape, dtype=torch.bfloat16))
+    with pytest.raises(ValueError, match="float32"):
+        product(torch.zeros(1, 64))
 
 
-def test_other_processors(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(vnni, "has_instructions", lambda *names: False)
-    assert not vnni_works()
+class TestWhetherItWorks:
+    @pytest.fixture(autouse=True)
+    def _forget(self) -> Iterator[None]:
+        vnni_works.cache_clear()
+        yield
+        vnni_works.cache_clear()
+
+    @pytest.mark.parametrize("error", [OSError("no OpenMP"), RuntimeError("LLVM"), TypeError()])
+    def test_where_it_cannot_be_compiled_it_is_tried_once(
+        self, error: Exception, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        tries: list[None] = []
+
+        def fail() -> None:
+            tries.append(None)
+            raise error
+
+        monkeypatch.setattr(vnni, "_loops", fail)
+        assert not vnni_works()
+        assert not vnni_works()
+        assert len(tries) == 1
+
+    def test_other_processors(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(vnni, "has_instructions", lambda *names: False)
+        assert not vnni_works()

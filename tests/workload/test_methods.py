@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+from typing import Any
+
 import pytest
 
 from paceline.errors import InvalidInput, UnknownName
@@ -66,9 +69,26 @@ def test_a_drafter_that_combines_others_has_the_model_that_these_need(
     assert method.settings.get("drafters") == drafters
 
 
-def test_a_list_is_one_value() -> None:
-    methods = parse_methods(["tree,shape=static,branching=[3,2],[2,1,1],k=3"], DEFAULT)[1:]
-    assert [method.settings["branching"] for method in methods] == [[3, 2], [2, 1, 1]]
+@pytest.mark.parametrize(
+    ("setting", "values"),
+    [
+        ("branching=[3,2],[2,1,1]", [[3, 2], [2, 1, 1]]),
+        ("paths=[[0],[1],[0,0]]", [[[0], [1], [0, 0]]]),
+        ('params={"temperature":0.5,"top_k":3}', [{"temperature": 0.5, "top_k": 3}]),
+        ("max_nodes=3,5", [3, 5]),
+    ],
+)
+def test_lists_and_objects_are_single_values(setting: str, values: list[Any]) -> None:
+    methods = parse_methods([f"tree,{setting},k=3"], DEFAULT)[1:]
+    name = setting.partition("=")[0]
+    assert [method.settings[name] for method in methods] == values
+    assert all(method.num_draft_tokens == 3 for method in methods)
+
+
+def test_commas_in_a_text_of_json_split_nothing() -> None:
+    texts = ['a, b] and "c"', "d"]
+    (method,) = parse_methods([f"reference,references={json.dumps(texts)},k=2"])[1:]
+    assert method.settings["references"] == texts
 
 
 def test_the_rule_is_a_setting_of_the_method() -> None:

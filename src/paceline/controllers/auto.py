@@ -57,6 +57,8 @@ class AutoController:
             draft token, and `draft_start`, what a draft costs besides, each a number, or a
             mapping from drafters to numbers.
         drafters: the names of the drafters to choose from, where there are several.
+        row_costs: the time of a target pass by its rows, in passes over one row, as far as it is
+            known beforehand; the clock corrects it. Targets that know it give it.
 
     Raises:
         InvalidInput: a setting outside its range or of the wrong form.
@@ -73,6 +75,7 @@ class AutoController:
     probe_share: float = 0.01
     costs: Mapping[str, Any] | None = None
     drafters: tuple[str, ...] = ()
+    row_costs: Mapping[int, float] = field(default_factory=dict, repr=False)
     _table: _Costs = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -84,23 +87,13 @@ class AutoController:
         if len(set(names)) < len(names):
             raise InvalidInput(f"drafters must be of different names; they are {names!r:.80}")
         object.__setattr__(self, "drafters", tuple(names))
-        table = _Costs.of(self.costs)
-        object.__setattr__(self, "_table", table)
-        if self.costs is not None and "" not in table.draft:
-            self._check_costs(table)
-
-    def _check_costs(self, table: _Costs) -> None:
-        """A drafter without a cost would count as free."""
-        if not self.drafters:
-            raise InvalidInput(
-                "costs of draft must be one number where there is one drafter; they are "
-                f"{dict(table.draft)!r:.80}"
+        object.__setattr__(self, "_table", _Costs.of(self.costs))
+        if self.row_costs:
+            object.__setattr__(
+                self, "row_costs", _by_rows("row_costs must be passes", self.row_costs)
             )
-        if missing := [name for name in self.drafters if name not in table.draft]:
-            raise InvalidInput(
-                f"costs of draft must hold the seconds of a token for each drafter; {missing[0]} "
-                "is missing"
-            )
+            if 1 not in self.row_costs:
+                raise InvalidInput("row_costs must begin with 1 row, in passes over one row")
 
     @property
     def uses_clock(self) -> bool:
@@ -108,7 +101,26 @@ class AutoController:
         return self.costs is None
 
     def open(self) -> AutoSession:
-        """See `protocols.Controller.open`."""
+        """See `protocols.Controller.open`.
+
+        Raises:
+            InvalidInput: costs that leave out a drafter, which would count as free, or name one
+                that there is not.
+        """
+        for part, given in (("draft", self._table.draft), ("draft_start", self._table.start)):
+            if not given or "" in given:
+                continue
+            if not self.drafters:
+                raise InvalidInput(
+                    f"costs of {part} must be one number where there is one drafter; they are "
+                    f"{dict(given)!r:.80}"
+                )
+            for name in {*self.drafters} ^ given.keys():
+                state = "missing" if name in self.drafters else "not one of them"
+                raise InvalidInput(
+                    f"costs of {part} must hold the seconds of each drafter, which are "
+                    f"{', '.join(self.drafters)}; {name} is {state}"
+                )
         return AutoSession(self)
 
 
@@ -133,21 +145,26 @@ class _Costs:
             raise InvalidInput(
                 f"costs take target, draft and draft_start; they hold {sorted(unknown)[0]!r}"
             )
-        target = given["target"]
-        if not isinstance(target, Mapping):
-            target = dict(enumerate(target, start=1)) if isinstance(target, (list, tuple)) else {}
-        try:
-            rows = {int(n): float(seconds) for n, seconds in target.items()}
-            if any(float(n) != int(n) for n in target):
-                rows = {}
-        except (TypeError, ValueError, OverflowError):
-            rows = {}
-        if not rows or min(rows) < 1 or not all(0 < seconds < 1e6 for seconds in rows.values()):
-            raise InvalidInput(
-                "costs of the target must be seconds above 0 by rows of a pass, as in "
-                f"{{1: 0.06, 6: 0.07}}; they are {given['target']!r:.80}"
-            )
+        rows = _by_rows("costs of the target must be seconds", given["target"])
         return cls(rows, _by_name("draft", given), _by_name("draft_start", given))
+
+
+def _by_rows(what: str, given: Any) -> dict[int, float]:
+    """Times by rows of a pass, from a mapping or a list that begins with one row."""
+    target = given
+    if not isinstance(target, Mapping):
+        target = dict(enumerate(target, start=1)) if isinstance(target, (list, tuple)) else {}
+    try:
+        rows = {int(n): float(seconds) for n, seconds in target.items()}
+        if any(float(n) != int(n) for n in target):
+            rows = {}
+    except (TypeError, ValueError, OverflowError):
+        rows = {}
+    if not rows or min(rows) < 1 or not all(0 < seconds < 1e6 for seconds in rows.values()):
+        raise InvalidInput(
+            f"{what} above 0 by rows of a pass, as in {{1: 0.06, 6: 0.07}}; they are {given!r:.80}"
+        )
+    return rows
 
 
 def _by_name(part: str, given: Mapping[str, Any]) -> dict[str, float]:
@@ -206,7 +223,7 @@ class AutoSession:
         table = settings._table
         self._longest, self._share = settings.num_draft_tokens, settings.probe_share
         self._learns = settings.uses_clock
-        self._pass = PassTimes(table.target)
+        self._pass = PassTimes(table.target, settings.row_costs)
         self._arms: dict[str, Arm] = {}
         for name in settings.drafters or ("",):
             times = DraftTimes()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 from statistics import median
 
@@ -12,6 +12,8 @@ SLOPE = 0.03
 """What a further row adds to a pass, in passes over one row, before anything is known."""
 
 _SLOPE_WEIGHT = 4.0
+_UNSEEN = 0.25
+"""The weight of a number of rows that was not timed, beside 1 for each timing of others."""
 _RECENT = 9
 """As many timings are kept for each number of rows: their median moves with the machine."""
 _KNOWN = 3
@@ -21,24 +23,29 @@ _KNOWN = 3
 class PassTimes:
     """T(n), the time of a target pass over n rows, in seconds of the machine as it now is.
 
-    A line through the medians for each n, with a prior for its slope; near an n that was seen, its
-    own median; and never less for more rows. A machine that slows down slows passes of every size,
-    so timings are kept relative to its level, which the recent ones tell: T(1) can so be compared
-    with T(6) though it was seen long ago.
+    A line through the medians for each n, with a prior for its slope, times what is known of the
+    shape beforehand; near an n that was seen, its own median; and never less for more rows. A
+    machine that slows down slows passes of every size, so timings are kept relative to its level,
+    which the recent ones tell: T(1) can so be compared with T(6) though it was seen long ago.
 
     Args:
         table: seconds by rows; given, nothing is learnt from the clock.
+        shape: the time by rows in passes over one row, as far as it is known beforehand: where a
+            pass becomes dearer all at once, say.
     """
 
-    def __init__(self, table: Mapping[int, float] | None = None) -> None:
+    def __init__(
+        self, table: Mapping[int, float] | None = None, shape: Mapping[int, float] | None = None
+    ) -> None:
         self.learns = table is None
         self._seen: dict[int, deque[float]] = {}
         self._medians: dict[int, float] = {}
         self._ratios: deque[float] = deque(maxlen=7)
         self._level = 1.0
-        self._places: list[float] = [1.0]
-        self._values: list[float] = [1.0]
-        self._slope = SLOPE
+        self._shape = Curve(shape or {1: 1.0})
+        self._prior = 0.0 if shape else SLOPE
+        self._places, self._values = self._shape.places, self._shape.values
+        self._slope = self._shape.slope + self._prior
         if table is not None:
             self._places = sorted(map(float, table))
             self._values = [table[int(place)] for place in self._places]
@@ -72,29 +79,66 @@ class PassTimes:
     def __call__(self, rows: float) -> float:
         """Seconds of a pass over so many rows, between whole numbers as well."""
         places, values = self._places, self._values
-        if rows >= places[-1]:
-            found = values[-1] + self._slope * (rows - places[-1])
-        elif rows <= places[0]:
+        if rows < places[0]:
             found = max(values[0] - self._slope * (places[0] - rows), 0.5 * values[0])
         else:
-            right = bisect_left(places, rows)
-            left = right - 1
-            share = (rows - places[left]) / (places[right] - places[left])
-            found = values[left] + share * (values[right] - values[left])
+            found = interpolated(places, values, self._slope, rows)
         return found * self._level
 
     def _fit(self) -> None:
-        counts = {rows: float(len(seen)) for rows, seen in self._seen.items()}
+        shape = self._shape
         start, slope = line(
-            [(rows - 1.0, self._medians[rows], counts[rows]) for rows in sorted(counts)]
+            [
+                (rows - 1.0, middle / shape(rows), float(len(self._seen[rows])))
+                for rows, middle in sorted(self._medians.items())
+            ],
+            self._prior,
         )
-        self._slope = slope
-        self._places = [float(rows) for rows in sorted(counts)]
+        known = shape.places if self._prior == 0 else []
+        self._places = sorted({*known, *map(float, self._seen)})
         own = []
-        for rows in sorted(counts):
-            fitted, weight = start + slope * (rows - 1), counts[rows]
-            own.append((fitted + (self._medians[rows] - fitted) * weight / (weight + 1), weight))
+        for place in self._places:
+            fitted, weight = (start + slope * (place - 1)) * shape(place), _UNSEEN
+            if (seen := len(self._seen.get(int(place), ()))) > 0:
+                fitted += (self._medians[int(place)] - fitted) * seen / (seen + 1)
+                weight = float(seen)
+            own.append((fitted, weight))
         self._values = rising(own)
+        self._slope = start * shape.slope + slope * shape.values[-1]
+
+
+class Curve:
+    """A line from point to point, going on behind the last one as it did on the whole.
+
+    Args:
+        points: values by place; the first place is 1.
+    """
+
+    def __init__(self, points: Mapping[int, float]) -> None:
+        self.places = sorted(map(float, points))
+        self.values = [points[int(place)] for place in self.places]
+        wide = self.places[-1] - self.places[0]
+        self.slope = (self.values[-1] - self.values[0]) / wide if wide else 0.0
+
+    def __call__(self, place: float) -> float:
+        """The value at a place."""
+        return interpolated(self.places, self.values, self.slope, place)
+
+
+def interpolated(
+    places: Sequence[float], values: Sequence[float], slope: float, place: float
+) -> float:
+    """The value at `place`, between its neighbours, or behind the last one by `slope`.
+
+    >>> interpolated([1.0, 3.0], [1.0, 2.0], 0.1, 2.0)
+    1.5
+    """
+    if place >= places[-1]:
+        return values[-1] + slope * (place - places[-1])
+    right = max(bisect_left(places, place), 1)
+    left = right - 1
+    share = (place - places[left]) / (places[right] - places[left])
+    return values[left] + share * (values[right] - values[left])
 
 
 class DraftTimes:
@@ -155,12 +199,12 @@ class DraftTimes:
             self.token = xy / xx
 
 
-def line(points: Iterable[tuple[float, float, float]]) -> tuple[float, float]:
-    """Start a and slope b of y = a + b x through points (x, y, weight), with a prior b = .03 a.
+def line(points: Iterable[tuple[float, float, float]], prior: float) -> tuple[float, float]:
+    """Start a and slope b of y = a + b x through points (x, y, weight), with a prior b = prior a.
 
-    Least squares of the weighted residuals and of 4 (b - .03 a)^2; b is at least .002 a.
+    Least squares of the weighted residuals and of 4 (b - prior a)^2; b is at least .002 a.
 
-    >>> start, slope = line([(0.0, 1.0, 9.0), (5.0, 1.5, 9.0)])
+    >>> start, slope = line([(0.0, 1.0, 9.0), (5.0, 1.5, 9.0)], 0.03)
     >>> round(start, 3), round(slope, 3)
     (1.007, 0.097)
     """
@@ -171,7 +215,7 @@ def line(points: Iterable[tuple[float, float, float]]) -> tuple[float, float]:
         xx += weight * place * place
         y += weight * value
         xy += weight * place * value
-    aa, ab, bb = w + SLOPE**2 * _SLOPE_WEIGHT, x - SLOPE * _SLOPE_WEIGHT, xx + _SLOPE_WEIGHT
+    aa, ab, bb = w + prior**2 * _SLOPE_WEIGHT, x - prior * _SLOPE_WEIGHT, xx + _SLOPE_WEIGHT
     det = aa * bb - ab * ab
     a, b = (bb * y - ab * xy) / det, (aa * xy - ab * y) / det
     if b < 0.002 * a or a <= 0:

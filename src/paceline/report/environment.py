@@ -31,7 +31,7 @@ def environment() -> dict[str, Any]:
         "torch": torch.__version__,
         "transformers": _version("transformers"),
         "llvmlite": _version("llvmlite"),
-        "large_pages": os.environ.get("THP_MEM_ALLOC_ENABLE") == "1",
+        "large_pages_asked": os.environ.get("THP_MEM_ALLOC_ENABLE") == "1",
     }
 
 

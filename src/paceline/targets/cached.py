@@ -82,7 +82,11 @@ class CachedTarget:
         if self.fixed_rows is None:
             return replace(self.decoder.info, gives=gives | {Need.TREE, Need.AUXILIARY})
         return replace(
-            self.decoder.info, gives=gives, max_draft_tokens=self.fixed_rows - 1, invariant=True
+            self.decoder.info,
+            gives=gives,
+            max_draft_tokens=self.fixed_rows - 1,
+            invariant=True,
+            row_costs={1: 1.0, self.fixed_rows: 1.0},
         )
 
     def open(self, capacity: int) -> Slot:
@@ -94,7 +98,9 @@ class CachedTarget:
                 f"{capacity} were asked for"
             )
         rows = -(-capacity // self.fixed_keys) * self.fixed_keys + self.fixed_keys
-        return Slot(capacity, KeyValueCache(rows), head=self.decoder.text_head())
+        # Columns for the text come and go, and a product of another width may round otherwise.
+        head = self.decoder.text_head() if self.fixed_rows is None else None
+        return Slot(capacity, KeyValueCache(rows), head=head)
 
     def length(self, slot: Slot) -> int:
         """See `protocols.Target.length`."""

@@ -176,6 +176,7 @@ class DenseDecoder:
             architecture.vocab_size,
             architecture.max_length,
             gives=frozenset({Need.LAYERS}),
+            row_costs=self.layers[0].down.row_costs,
         )
         self._least_rows = max(layer.qkv.least_rows for layer in self.layers)
         self._activation = _ACTIVATIONS[architecture.activation]
@@ -346,6 +347,8 @@ class DenseDecoder:
     ) -> DenseDecoder:
         """Build from named weights, a model's `state_dict()` say. See `load`."""
         shape = Architecture.of(config)
+        hidden, inner = shape.hidden_size, config.intermediate_size
+        heads, kept = shape.num_heads * shape.head_dim, shape.num_kv_heads * shape.head_dim
 
         def raw(name: str) -> Tensor:
             if name not in weights:
@@ -358,8 +361,15 @@ class DenseDecoder:
         def dense(name: str) -> Tensor:
             return raw(name).to(dtype)
 
-        def fused(names: list[str], storage: Storage) -> Linear:
+        def fused(names: list[str], outputs: int, inputs: int) -> Linear:
             parts = [dense(f"{name}.weight") for name in names]
+            sizes = {part.shape[1] for part in parts}, sum(len(part) for part in parts)
+            if sizes != ({inputs}, outputs):
+                raise ModelError(
+                    f"{shape.name}: the weights {', '.join(names)} are "
+                    f"{', '.join(str(tuple(part.shape)) for part in parts)}, and by config.json "
+                    f"they are {(outputs, inputs)} together; the files do not belong together"
+                )
             weight = _joined(parts) if len(parts) > 1 else parts[0]
             biased = f"{names[0]}.bias" in weights
             bias = torch.cat([dense(f"{name}.bias") for name in names]) if biased else None
@@ -371,16 +381,16 @@ class DenseDecoder:
             has_norms = f"{attention}.q_norm.weight" in weights
             return Layer(
                 input_norm=dense(f"{at}.input_layernorm.weight"),
-                qkv=fused([f"{attention}.{x}_proj" for x in "qkv"], storage),
+                qkv=fused([f"{attention}.{x}_proj" for x in "qkv"], heads + 2 * kept, hidden),
                 qk_norms=(
                     (dense(f"{attention}.q_norm.weight"), dense(f"{attention}.k_norm.weight"))
                     if has_norms
                     else None
                 ),
-                output=fused([f"{attention}.o_proj"], storage),
+                output=fused([f"{attention}.o_proj"], hidden, heads),
                 post_norm=dense(f"{at}.post_attention_layernorm.weight"),
-                gate_up=fused([f"{mlp}.gate_proj", f"{mlp}.up_proj"], storage),
-                down=fused([f"{mlp}.down_proj"], storage),
+                gate_up=fused([f"{mlp}.gate_proj", f"{mlp}.up_proj"], 2 * inner, hidden),
+                down=fused([f"{mlp}.down_proj"], hidden, inner),
             )
 
         def whole_head() -> Tensor:

@@ -44,7 +44,8 @@ class Team:
 
 def _openmp() -> str:
     """The file of the OpenMP that is loaded: of several, the one that comes with torch."""
-    mapped = (line.split(maxsplit=5) for line in MAPS.read_text().splitlines())
+    lines = MAPS.read_text(errors="surrogateescape").splitlines()
+    mapped = (line.split(maxsplit=5) for line in lines)
     files = [Path(fields[5]) for fields in mapped if len(fields) == 6]
     found = [file for file in files if file.name.startswith(("libgomp", "libiomp5"))]
     own = Path(torch.__file__).parent

@@ -7,8 +7,9 @@ nearly the speed of the memory, for one row as for eight; ATen's plain product d
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from time import perf_counter
+from types import MappingProxyType
 from typing import Any, Literal, Protocol
 
 import torch
@@ -49,11 +50,17 @@ class Linear(Protocol):
         """Fewer rows than this take longer: pad them, and drop the padding behind."""
         ...
 
+    @property
+    def row_costs(self) -> Mapping[int, float]:
+        """The time by rows, in products of one row; empty where it is not known."""
+        ...
+
 
 class PlainLinear:
     """The weight as it is, multiplied by ATen."""
 
     least_rows = 1
+    row_costs: Mapping[int, float] = MappingProxyType({})
 
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
         self.weight, self.bias = weight, bias
@@ -73,6 +80,7 @@ class PackedLinear:
         self.bias = bias
         self.num_bytes = weight.nbytes
         self.least_rows = least_packed_rows(weight.dtype)
+        self.row_costs = packed_row_costs(weight.dtype)
         self._plain = torch.ops.mkldnn._linear_pointwise.default
         self._add = torch.ops.mkldnn._linear_pointwise.binary
 
@@ -132,6 +140,39 @@ def packing_helps(dtype: torch.dtype, device: str = "cpu") -> bool:
     return min(t for _, t in times) < _CLEARLY * min(t for t, _ in times)
 
 
+ROW_COSTS = (1, 4, 6, 7, 8, 10, 12, 16)
+"""The numbers of rows whose products are timed."""
+
+
+@functools.cache
+def packed_row_costs(dtype: torch.dtype) -> dict[int, float]:
+    """The time of packed products by rows, in products of one row, measured once.
+
+    oneDNN takes rows in blocks: on one processor with AVX-512 one to six take the same time, seven
+    nearly a third more. What counts here is how long a model waits that pads to the rows which
+    take the least.
+    """
+    least = least_packed_rows(dtype)
+    weights = _probe_weights(dtype)
+    with torch.inference_mode():
+        inputs = {n: torch.ones(max(n, least), 2048, dtype=dtype) for n in ROW_COSTS}
+        times = [{n: _products(weights, x) for n, x in inputs.items()} for _ in range(5)][1:]
+    found: dict[int, float] = {}
+    for rows in ROW_COSTS:
+        best = min(took[rows] for took in times)
+        found[rows] = max(best, *found.values()) if found else best
+    return {rows: took / found[1] for rows, took in found.items()}
+
+
+def _probe_weights(dtype: torch.dtype) -> list[Tensor]:
+    """More than the caches hold, as a pass reads."""
+    with torch.inference_mode():
+        return [
+            torch.ops.mkldnn._reorder_linear_weight(torch.ones(2048, 2048, dtype=dtype))
+            for _ in range(32 // dtype.itemsize)
+        ]
+
+
 @functools.cache
 def least_packed_rows(dtype: torch.dtype) -> int:
     """1, or 4 where a packed product of four rows takes less time than one of fewer, measured once.
@@ -140,11 +181,8 @@ def least_packed_rows(dtype: torch.dtype) -> int:
     with AVX-512 four rows take .9 of the time of one and .8 of that of two. Two rows show it most
     clearly, so they decide. Passes of up to four rows then have one shape, and round alike.
     """
+    packed = _probe_weights(dtype)
     with torch.inference_mode():
-        packed = [
-            torch.ops.mkldnn._reorder_linear_weight(torch.ones(2048, 2048, dtype=dtype))
-            for _ in range(32 // dtype.itemsize)
-        ]
         inputs = [torch.ones(rows, 2048, dtype=dtype) for rows in (1, 2, _FEW_ROWS)]
         times = [[_products(packed, x) for x in inputs] for _ in range(8)][1:]
     one, two, few = (min(column) for column in zip(*times, strict=True))

@@ -7,7 +7,7 @@ whole head for the tokens of its text.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import NamedTuple
 
 import torch
@@ -52,28 +52,26 @@ class TextHead:
         self._weight, self._has, self._dtype = weight, has, dtype
         self._length = 0
         self._first: dict[int, int] = {}  # the tokens that are lacking, by their first place
-        self._columns = self._columns_of([])
+        self._store = self._columns_of([])  # grows by doubling, so that a token is copied rarely
 
+    @torch.inference_mode()  # as in the passes: tensors made in this mode change in it alone
     def append(self, tokens: Sequence[int]) -> None:
         """Take the next tokens of the text."""
-        lacking = self._lacking(tokens)
-        for place, token in enumerate(tokens, start=self._length):
-            if token in lacking:
-                self._first.setdefault(token, place)
+        old, lacking = len(self._first), self._lacking(tokens)
+        for token, place in lacking.items():
+            self._first[token] = self._length + place
         self._length += len(tokens)
         if lacking:
-            new, old = self._columns_of(lacking), self._columns
-            self._columns = Columns(
-                torch.cat([old.ids, new.ids]), torch.cat([old.weight, new.weight])
-            )
+            self._reserve(len(self._first))
+            new = self._columns_of(lacking)
+            self._store.ids[old : len(self._first)] = new.ids
+            self._store.weight[old : len(self._first)] = new.weight
 
     def cut(self, length: int) -> None:
         """Forget the text from `length` on."""
         self._length = min(self._length, length)
         while self._first and next(reversed(self._first.values())) >= length:
             self._first.popitem()
-        count = len(self._first)
-        self._columns = Columns(self._columns.ids[:count], self._columns.weight[:count])
 
     def columns(self, rows: Sequence[int], visible: Tensor | None) -> list[Columns]:
         """What the rows of a pass need: the tokens of the text, and those that come in with them.
@@ -82,20 +80,33 @@ class TextHead:
             rows: the token of each row.
             visible: `[rows, rows]` bool, which rows each row sees; None is causal.
         """
-        found = [self._columns] if self._first else []
+        count = len(self._first)
+        found = [Columns(self._store.ids[:count], self._store.weight[:count])] if count else []
         if lacking := self._lacking(rows):
             if visible is None:
                 visible = torch.ones(len(rows), len(rows), dtype=torch.bool).tril()
-            is_token = torch.tensor(rows)[:, None] == torch.tensor(lacking)
+            new = self._columns_of(lacking)
+            is_token = torch.tensor(rows)[:, None] == new.ids
             absent = ~(visible[:, :, None] & is_token).any(dim=1)
-            found.append(self._columns_of(lacking)._replace(absent=absent))
+            found.append(new._replace(absent=absent))
         return found
 
-    def _lacking(self, tokens: Sequence[int]) -> list[int]:
-        """The tokens that come up for the first time and are not in the cut head, in order."""
-        found = dict.fromkeys(t for t in tokens if t not in self._has and t not in self._first)
-        return list(found)
+    def _lacking(self, tokens: Sequence[int]) -> dict[int, int]:
+        """The tokens that come up for the first time and are not in the cut head, and where."""
+        found: dict[int, int] = {}
+        for place, token in enumerate(tokens):
+            if token not in self._has and token not in self._first:
+                found.setdefault(token, place)
+        return found
 
-    def _columns_of(self, ids: Sequence[int]) -> Columns:
-        index = torch.tensor(ids, dtype=torch.long)
+    def _reserve(self, count: int) -> None:
+        ids, weight, _ = self._store
+        if count > len(ids):
+            room = max(64, 2 * count)
+            self._store = Columns(ids.new_zeros(room), weight.new_zeros(room, weight.shape[1]))
+            self._store.ids[: len(ids)] = ids
+            self._store.weight[: len(ids)] = weight
+
+    def _columns_of(self, ids: Iterable[int]) -> Columns:
+        index = torch.tensor([*ids], dtype=torch.long)
         return Columns(index, self._weight[index].to(self._dtype))

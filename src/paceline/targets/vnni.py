@@ -21,6 +21,9 @@ from torch import Tensor
 
 from paceline.targets.machine_code import Code, Team, has_instructions, loop
 
+_FAILURES = (AttributeError, OSError, RuntimeError, TypeError, ValueError)
+"""What comes of another llvmlite, or where no OpenMP is found. torch can multiply as well."""
+
 log = logging.getLogger("paceline")
 
 GROUP = 32
@@ -55,6 +58,9 @@ class VnniProduct:
     def __call__(self, x: Tensor) -> Tensor:
         """From bfloat16 `[n, in]`, contiguous, to bfloat16 `[n, out]`."""
         blocks, groups, _ = self._records.shape
+        if x.shape[1:] != (groups * GROUP,) or x.dtype is not torch.bfloat16:
+            raise ValueError(f"expected bfloat16 [n, {groups * GROUP}]; got {x.dtype} {x.shape}")
+        x = x.contiguous()
         out = torch.empty(len(x), blocks * _LANES, dtype=torch.bfloat16)
         threads = torch.get_num_threads()
         room = _MOST_ROWS * groups * (GROUP + _FACTORS)
@@ -79,13 +85,14 @@ class VnniProduct:
         return dense.reshape(blocks * _LANES, groups * GROUP)
 
 
+@functools.cache
 def vnni_works() -> bool:
     """Whether this processor has the instructions, and the loop can be compiled and called."""
     if not has_instructions("avx512f", "avx512bw", "avx512vl", "avx512vnni"):
         return False
     try:
         _loops()
-    except (OSError, RuntimeError) as error:
+    except _FAILURES as error:
         log.info("int4 products go through torch: %s", error)
         return False
     return True

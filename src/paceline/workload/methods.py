@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import itertools
 import json
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 from paceline import registry
@@ -25,9 +25,6 @@ PLAIN = "none"
 """The drafter, and the name of the method, that every other is compared with."""
 
 STORAGES = ("auto", "plain", "packed", "int8", "int4")
-
-_COMMA = re.compile(r",(?![^\[]*\])")
-"""A comma outside of a list."""
 
 _OWN = ("k", "draft", "storage", "head_tokens", "verify")
 """Settings of a method; every other is one of its drafter."""
@@ -176,7 +173,7 @@ def _methods(text: str, default: DraftSource | None, *, prompts_bring: bool) -> 
 
 
 def _split(text: str) -> tuple[tuple[str, ...], dict[str, list[str]]]:
-    first, *parts = _COMMA.split(text)
+    first, *parts = _split_at_commas(text)
     drafters = tuple(name.strip() for name in first.split("+"))
     settings: dict[str, list[str]] = {}
     if not all(drafters) or "=" in first:
@@ -197,6 +194,20 @@ def _split(text: str) -> tuple[tuple[str, ...], dict[str, list[str]]]:
         if not current[-1]:
             raise _malformed(text, "a value is empty")
     return drafters, settings
+
+
+def _split_at_commas(text: str) -> list[str]:
+    """The parts of a text, split at commas outside of JSON's lists, objects and texts."""
+    parts, depth, quoted = [""], 0, False
+    for before, character in pairwise(f" {text}"):
+        if character == '"' and before != "\\":
+            quoted = not quoted
+        depth += 0 if quoted else (character in "[{") - (character in "]}")
+        if character == "," and not quoted and depth == 0:
+            parts.append("")
+        else:
+            parts[-1] += character
+    return parts
 
 
 def _method(
@@ -240,7 +251,7 @@ def _needs_draft_model(drafter: str, settings: Mapping[str, Any]) -> bool:
     members = settings.get("drafters", COMBINED)
     names = members.split(",") if isinstance(members, str) else members
     return isinstance(names, list) and any(
-        registry.needs_draft_model(registry.find("drafter", str(name))) for name in names
+        registry.needs_draft_model(registry.find("drafter", str(name).strip())) for name in names
     )
 
 
