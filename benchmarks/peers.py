@@ -68,7 +68,7 @@ def paceline_modes(target: Path, draft: Path) -> dict[str, Mode]:
     """Our modes: plain, n-gram, and the draft model as it is and made cheap."""
     model = paceline.load(target, dtype="bfloat16")
     full = paceline.load(draft, dtype="bfloat16")
-    cheap = paceline.load(draft, dtype="bfloat16", storage="int4", head_tokens=32_000)
+    cheap = paceline.load(draft, dtype="bfloat16", storage="int4", head_tokens=48_000)
 
     def mode(name: str, **options: Any) -> Mode:
         def run(question: Question, ids: list[int], max_tokens: int) -> Answer:
@@ -106,6 +106,12 @@ def paceline_modes(target: Path, draft: Path) -> dict[str, Mode]:
         "paceline ngram and model, int4, auto": {
             "drafter": "ngram,model",
             "draft_model": cheap,
+            "num_draft_tokens": "auto",
+        },
+        "paceline tree, int4, auto": {
+            "drafter": "tree",
+            "draft_model": cheap,
+            "drafter_options": {"width": 1, "top_k": 3, "max_nodes": 5},
             "num_draft_tokens": "auto",
         },
     }

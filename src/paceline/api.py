@@ -63,7 +63,7 @@ class Options(TypedDict, total=False):
         drafter_options: settings of a drafter given by name.
         draft_model: for drafters that need one: a loaded model, or the name or path of one, which
             is loaded as it is, once. A draft may be coarse, so a cheaper one is to be had by
-            `load(name, storage="int4", head_tokens=32000)`.
+            `load(name, storage="int4", head_tokens=48000)`.
         controller: a registered name, or a controller: how far to draft. Where left out "auto",
             which drafts as far as it pays, or with a number of draft tokens "fixed".
         controller_options: settings of a controller given by name.
