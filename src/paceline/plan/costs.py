@@ -146,14 +146,16 @@ class MethodCosts:
         draft_fixed, draft_per_token: the time of a draft of k tokens is
             `draft_fixed + draft_per_token * k`.
         rest: verification and everything else of a round.
+        rows_per_token: rows of a pass for each token of a path: above 1 for trees.
     """
 
     draft_fixed: float = 0.0
     draft_per_token: float = 0.0
     rest: float = 0.0
+    rows_per_token: float = 1.0
 
     def __post_init__(self) -> None:
-        for name in ("draft_fixed", "draft_per_token", "rest"):
+        for name in ("draft_fixed", "draft_per_token", "rest", "rows_per_token"):
             require_finite(self, name, getattr(self, name), low=0.0)
 
     def draft(self, num_draft_tokens: float) -> float:

@@ -150,7 +150,7 @@ def measure_method(
     verifier: Verifier,
     prompts: Sequence[Sequence[int]],
     *,
-    lengths: Sequence[int] = (2, 6),
+    lengths: Sequence[int] = (2, 5),
     max_tokens: int = 64,
     name: str | None = None,
     tell: Tell | None = None,
@@ -167,6 +167,7 @@ def measure_method(
         raise InvalidInput("measuring a drafter needs at least one prompt")
     drafts: dict[int, list[float]] = {}
     rest: list[float] = []
+    widths: list[float] = []
     total = len(prompts) * len(lengths)
     for number, (prompt, k) in enumerate((p, k) for p in prompts for k in lengths):
         if tell is not None:
@@ -182,11 +183,19 @@ def measure_method(
         for event in decode(target, verifier, [request]):
             ends.append(time.perf_counter())
             if isinstance(event, Round) and event.number > 1:
-                drafts.setdefault(event.num_draft_tokens, []).append(event.draft_seconds)
+                # A tree takes a draft step a level, whatever its nodes.
+                drafts.setdefault(event.max_path_length, []).append(event.draft_seconds)
+                if event.max_path_length:
+                    widths.append((event.num_rows - 1) / event.max_path_length)
                 whole = ends[-1] - ends[-2]
                 rest.append(max(0.0, whole - event.draft_seconds - event.target_seconds))
     fixed, per_token = _line({k: statistics.median(times) for k, times in drafts.items() if k})
-    return MethodCosts(fixed, per_token, statistics.median(rest) if rest else 0.0)
+    return MethodCosts(
+        fixed,
+        per_token,
+        statistics.median(rest) if rest else 0.0,
+        statistics.mean(widths) if widths else 1.0,
+    )
 
 
 def _line(medians: dict[int, float]) -> tuple[float, float]:

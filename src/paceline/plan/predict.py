@@ -67,12 +67,13 @@ def round_seconds(
     target pass is shared.
     """
     shares = shares_of_lengths(counts, num_draft_tokens)
-    mean_rows = 1 + sum(length * share for length, share in enumerate(shares))
+    rows = [1 + length * costs.rows_per_token for length in range(len(shares))]
+    mean_rows = sum(n * share for n, share in zip(rows, shares, strict=True))
     drafting = sum(share * costs.draft(length) for length, share in enumerate(shares))
     if batch == 1:
         scoring = sum(
-            share * passes.seconds(1 + length, 1, context)
-            for length, share in enumerate(shares)
+            share * passes.seconds(n, 1, context)
+            for n, share in zip(rows, shares, strict=True)
             if share
         )
     else:  # rows add up over the batch, so their mean is what counts
