@@ -20,6 +20,26 @@ FLAT = PassCosts((PassTime(1, 1, 100, 0.1), PassTime(64, 1, 100, 0.1)))
 STEEP = PassCosts((PassTime(1, 1, 100, 0.1), PassTime(11, 1, 100, 0.2)))
 
 
+def test_a_tree_takes_more_rows_than_its_path_is_long() -> None:
+    """STEEP takes 10 ms a row: 2 rows a token of 4 are 40 ms more than one."""
+    counts = counts_of_rates([0.8], 4)
+    chain, tree = (
+        round_seconds(counts, 4, STEEP, MethodCosts(rows_per_token=width)) for width in (1.0, 2.0)
+    )
+    assert tree - chain == pytest.approx(0.04)
+
+
+def test_a_tree_is_drafted_to_its_last_level_whatever_is_kept() -> None:
+    """Of 4 levels 2 are kept, in every round: 4 steps of 5 ms, where a chain of 2 takes 2."""
+    counts = AcceptanceCounts.from_rounds([(2, 1)] * 10)
+    tree, chain = (
+        round_seconds(counts, 4, FLAT, MethodCosts(0.0, 0.005, rows_per_token=width))
+        for width in (2.5, 1.0)
+    )
+    assert tree == pytest.approx(0.1 + 0.02)
+    assert chain == pytest.approx(0.1 + 0.01)
+
+
 @pytest.mark.parametrize(
     ("alpha", "c", "k", "expected"),
     [

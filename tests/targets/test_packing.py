@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 import subprocess
 import sys
 import weakref
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
@@ -229,22 +230,6 @@ class TestLeastRows:
         finally:
             packing.least_packed_rows.cache_clear()
 
-    def test_costs_by_rows_rise_and_are_of_the_least_rows_that_are_padded_to(
-        self, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        seconds = {4: 1.0, 6: 0.98, 7: 1.3, 8: 1.2, 10: 1.4, 12: 1.5, 16: 2.0}
-        monkeypatch.setattr(packing, "least_packed_rows", lambda dtype: 4)
-        monkeypatch.setattr(packing, "_products", lambda packed, x: seconds[len(x)])
-        packing.packed_row_costs.cache_clear()
-        try:
-            found = packing.packed_row_costs(torch.float32)
-            monkeypatch.setattr(packing, "_products", lambda packed, x: pytest.fail("measured"))
-            assert packing.packed_row_costs(torch.float32) is found
-        finally:
-            packing.packed_row_costs.cache_clear()
-        right = {1: 1.0, 4: 1.0, 6: 1.0, 7: 1.3, 8: 1.3, 10: 1.4, 12: 1.5, 16: 2.0}
-        assert found == pytest.approx(right)
-
     def test_padding_goes_below(self) -> None:
         x = torch.ones(2, 3)
         assert pad_rows(x, 2) is x
@@ -271,3 +256,31 @@ def test_weights_lie_in_large_pages_unless_the_user_says_no(setting: str | None)
     found = subprocess.run(run, check=True, env=environment, capture_output=True, text=True).stdout
     (size,) = re.findall(r"AnonHugePages: +(\d+) kB", found)
     assert (int(size) > 30_000) == (setting is None)
+
+
+class TestRowCosts:
+    """The time of products by rows."""
+
+    SECONDS: ClassVar = {4: 1.0, 6: 0.98, 7: 1.3, 8: 1.2, 10: 1.4, 12: 1.5, 16: 2.0}
+
+    def test_they_rise_and_count_the_rows_that_are_padded_to(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        swept: list[int] = []
+
+        def sweep(products: Any, inputs: Any) -> float:
+            swept.append(len(products))
+            return self.SECONDS[len(inputs[0])]
+
+        product = PlainLinear(normal(32, 64), None)
+        monkeypatch.setattr(product, "least_rows", 4, raising=False)
+        monkeypatch.setattr(packing, "_sweep", sweep)
+        monkeypatch.setattr(packing, "_PROBE_BYTES", 3 * product.num_bytes)
+        found = packing.row_costs(itertools.repeat(product), 64, torch.float32)
+        right = {1: 1.0, 4: 1.0, 6: 1.0, 7: 1.3, 8: 1.3, 10: 1.4, 12: 1.5, 16: 2.0}
+        assert found == pytest.approx(right)
+        assert set(swept) == {3}, "as many as no cache holds"
+
+    def test_small_models_say_nothing(self) -> None:
+        product = PlainLinear(normal(32, 64), None)
+        assert packing.row_costs([product] * 9, 64, torch.float32) == {}

@@ -183,10 +183,12 @@ def measure_method(
         for event in decode(target, verifier, [request]):
             ends.append(time.perf_counter())
             if isinstance(event, Round) and event.number > 1:
-                # A tree takes a draft step a level, whatever its nodes.
-                drafts.setdefault(event.max_path_length, []).append(event.draft_seconds)
-                if event.max_path_length:
-                    widths.append((event.num_rows - 1) / event.max_path_length)
+                depth, rows = event.max_path_length, event.num_rows - 1
+                # A tree takes a draft step a level, also for the levels of which nothing is kept.
+                steps = k if rows > depth > 0 else depth
+                drafts.setdefault(steps, []).append(event.draft_seconds)
+                if depth:
+                    widths.append(rows / depth)
                 whole = ends[-1] - ends[-2]
                 rest.append(max(0.0, whole - event.draft_seconds - event.target_seconds))
     fixed, per_token = _line({k: statistics.median(times) for k, times in drafts.items() if k})

@@ -69,7 +69,12 @@ def round_seconds(
     shares = shares_of_lengths(counts, num_draft_tokens)
     rows = [1 + length * costs.rows_per_token for length in range(len(shares))]
     mean_rows = sum(n * share for n, share in zip(rows, shares, strict=True))
-    drafting = sum(share * costs.draft(length) for length, share in enumerate(shares))
+    # A tree runs through all its levels, whatever is kept of it.
+    is_tree = costs.rows_per_token > 1
+    drafting = sum(
+        share * costs.draft(num_draft_tokens if is_tree and length else length)
+        for length, share in enumerate(shares)
+    )
     if batch == 1:
         scoring = sum(
             share * passes.seconds(n, 1, context)

@@ -26,7 +26,7 @@ from torch.nn import functional
 from paceline.errors import ModelError, UnsupportedModel
 from paceline.targets.attention import Pass, attend
 from paceline.targets.layers import hidden_states
-from paceline.targets.packing import Linear, Storage, make_linear, pad_rows
+from paceline.targets.packing import Linear, Storage, make_linear, pad_rows, row_costs
 from paceline.targets.text_head import TextHead
 from paceline.types import Need, TargetInfo
 
@@ -176,7 +176,9 @@ class DenseDecoder:
             architecture.vocab_size,
             architecture.max_length,
             gives=frozenset({Need.LAYERS}),
-            row_costs=self.layers[0].down.row_costs,
+            row_costs=row_costs(
+                (layer.gate_up for layer in self.layers), architecture.hidden_size, dtype
+            ),
         )
         self._least_rows = max(layer.qkv.least_rows for layer in self.layers)
         self._activation = _ACTIVATIONS[architecture.activation]

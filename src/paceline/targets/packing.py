@@ -7,9 +7,8 @@ nearly the speed of the memory, for one row as for eight; ATen's plain product d
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from time import perf_counter
-from types import MappingProxyType
 from typing import Any, Literal, Protocol
 
 import torch
@@ -50,17 +49,11 @@ class Linear(Protocol):
         """Fewer rows than this take longer: pad them, and drop the padding behind."""
         ...
 
-    @property
-    def row_costs(self) -> Mapping[int, float]:
-        """The time by rows, in products of one row; empty where it is not known."""
-        ...
-
 
 class PlainLinear:
     """The weight as it is, multiplied by ATen."""
 
     least_rows = 1
-    row_costs: Mapping[int, float] = MappingProxyType({})
 
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
         self.weight, self.bias = weight, bias
@@ -80,7 +73,6 @@ class PackedLinear:
         self.bias = bias
         self.num_bytes = weight.nbytes
         self.least_rows = least_packed_rows(weight.dtype)
-        self.row_costs = packed_row_costs(weight.dtype)
         self._plain = torch.ops.mkldnn._linear_pointwise.default
         self._add = torch.ops.mkldnn._linear_pointwise.binary
 
@@ -143,20 +135,34 @@ def packing_helps(dtype: torch.dtype, device: str = "cpu") -> bool:
 ROW_COSTS = (1, 4, 6, 7, 8, 10, 12, 16)
 """The numbers of rows whose products are timed."""
 
+_PROBE_BYTES = 128 * 2**20
 
-@functools.cache
-def packed_row_costs(dtype: torch.dtype) -> dict[int, float]:
-    """The time of packed products by rows, in products of one row, measured once.
 
-    oneDNN takes rows in blocks: on one processor with AVX-512 one to six take the same time, seven
-    nearly a third more. What counts here is how long a model waits that pads to the rows which
-    take the least.
+def row_costs(products: Iterable[Linear], width: int, dtype: torch.dtype) -> dict[int, float]:
+    """The time of a model's products by rows, in products of one row, measured now.
+
+    Kernels take rows in blocks: on one processor with AVX-512 one to six take the same time, and
+    eight take a quarter more.
+
+    Args:
+        products: of one size. As many are timed as no cache holds.
+        width: their inputs.
+        dtype: of the activations.
+
+    Returns:
+        Rising times by rows; nothing where the products are too small to say anything.
     """
-    least = least_packed_rows(dtype)
-    weights = _probe_weights(dtype)
+    chosen: list[Linear] = []
+    for product in products:
+        chosen.append(product)
+        if sum(one.num_bytes for one in chosen) >= _PROBE_BYTES:
+            break
+    else:
+        return {}
     with torch.inference_mode():
-        inputs = {n: torch.ones(max(n, least), 2048, dtype=dtype) for n in ROW_COSTS}
-        times = [{n: _products(weights, x) for n, x in inputs.items()} for _ in range(5)][1:]
+        least = chosen[0].least_rows
+        inputs = {n: torch.ones(max(n, least), width, dtype=dtype) for n in ROW_COSTS}
+        times = [{n: _sweep(chosen, [x]) for n, x in inputs.items()} for _ in range(5)][1:]
     found: dict[int, float] = {}
     for rows in ROW_COSTS:
         best = min(took[rows] for took in times)

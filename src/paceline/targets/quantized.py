@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from types import MappingProxyType
+from collections.abc import Callable
 from typing import Protocol
 
 import torch
@@ -28,7 +27,6 @@ class Int8Linear:
     """Weight-only int8 with one scale an output, round to nearest."""
 
     least_rows = 1
-    row_costs: Mapping[int, float] = MappingProxyType({})
 
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
         wide = weight.float()
@@ -98,7 +96,6 @@ class Int4Linear:
     """
 
     least_rows = 1
-    row_costs: Mapping[int, float] = MappingProxyType({})
 
     def __init__(
         self,
