@@ -25,7 +25,8 @@ from _common import write
 from rich.console import Console
 from torch import Tensor
 
-from paceline.targets.packing import Linear, make_linear
+from paceline.targets.linear import Linear
+from paceline.targets.packing import make_linear
 from paceline.targets.quantized import AtenProduct, Int4Linear
 
 SHAPES = ((1152, 896), (896, 896), (9728, 896), (896, 4864))

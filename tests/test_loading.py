@@ -15,7 +15,8 @@ from paceline.protocols import Work
 from paceline.targets.cached import CachedTarget
 from paceline.targets.dense import DenseDecoder
 from paceline.targets.hf import HFDecoder
-from paceline.targets.packing import Int4Linear, Int8Linear, PackedLinear, PlainLinear
+from paceline.targets.packing import PackedLinear, PlainLinear
+from paceline.targets.quantized import Int4Linear, Int8Linear
 from paceline.types import Draft
 from tests import tiny_folders
 from tests.tiny_models import own_logits

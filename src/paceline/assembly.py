@@ -53,7 +53,7 @@ class Choice(NamedTuple):
     parts: tuple[Choice | Drafter, ...] = ()
 
 
-COMBINED = "ngram,model"
+_COMBINED = "ngram,model"
 """What a drafter that combines others does where nobody says which."""
 
 
@@ -132,13 +132,40 @@ def _several(drafter: Any) -> list[Any] | None:
     return found if len(found) > 1 or not isinstance(drafter, str) else None
 
 
-def _choose_parts(name: str, settings: dict[str, Any], draft_model: Any, option: str) -> Choice:
-    """The choice of a drafter that combines others, and of those."""
-    given = settings.pop("drafters", COMBINED)
+def _members(given: Any) -> list[Any]:
+    """What a drafter that combines others combines: names, or drafters."""
     given = given.split(",") if isinstance(given, str) else given
     if not isinstance(given, Iterable):
         raise InvalidInput(f"drafters must be a list of names or drafters; it is {given!r:.80}")
-    members = [part.strip() if isinstance(part, str) else part for part in given]
+    return [part.strip() if isinstance(part, str) else part for part in given]
+
+
+def needs_draft_model(drafter: str, settings: Mapping[str, Any]) -> bool:
+    """Whether a drafter given by name, or one of those that it combines, drafts with a model.
+
+    Raises:
+        UnknownName: no such drafter.
+        InvalidInput: a setting `drafters` that is no list.
+
+    Example:
+        >>> needs_draft_model("hybrid", {"drafters": "ngram, recycling"})
+        False
+    """
+    found = registry.find("drafter", drafter)
+    if not registry.combines(found):
+        return registry.needs_draft_model(found)
+    members = _members(settings.get("drafters", _COMBINED))
+    return any(
+        registry.needs_draft_model(
+            registry.find("drafter", part) if isinstance(part, str) else part
+        )
+        for part in members
+    )
+
+
+def _choose_parts(name: str, settings: dict[str, Any], draft_model: Any, option: str) -> Choice:
+    """The choice of a drafter that combines others, and of those."""
+    members = _members(settings.pop("drafters", _COMBINED))
     named = [part for part in members if isinstance(part, str)]
     own, theirs = _settings_by_part(name, named, settings)
     if not draft_model and "model" in own:

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from paceline.errors import InvalidInput
 from paceline.targets import packing
+from paceline.targets.linear import pad_rows
 from paceline.targets.packing import (
     STORAGES,
     PackedLinear,
@@ -24,7 +25,6 @@ from paceline.targets.packing import (
     make_linear,
     pack_modules,
     packing_helps,
-    pad_rows,
 )
 from paceline.targets.quantized import Int4Linear, Int8Linear
 from tests.tiny_models import build, own_logits, tokens_of

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import pairwise
+from dataclasses import dataclass, replace
 from statistics import median
+
+from paceline.math.curve import interpolated
 
 SLOPE = 0.03
 """What a further row adds to a pass, in passes over one row, before anything is known."""
@@ -42,18 +43,11 @@ class PassTimes:
         self._medians: dict[int, float] = {}
         self._ratios: deque[float] = deque(maxlen=7)
         self._level = 1.0
-        self._shape = Curve(shape or {1: 1.0})
+        self._shape = Curve.of_shape(shape or {1: 1.0})
         self._prior = 0.0 if shape else SLOPE
-        self._places, self._values = self._shape.places, self._shape.values
-        self._slope = self._shape.slope + self._prior
+        self._fitted = replace(self._shape, slope=self._shape.slope + self._prior)
         if table is not None:
-            self._places = sorted(map(float, table))
-            self._values = [table[int(place)] for place in self._places]
-            steps = [
-                (self._values[i + 1] - self._values[i]) / (right - left)
-                for i, (left, right) in enumerate(pairwise(self._places))
-            ]
-            self._slope = steps[-1] if steps else SLOPE * self._values[0]
+            self._fitted = Curve.of_table(table)
 
     @property
     def level(self) -> float:
@@ -78,11 +72,10 @@ class PassTimes:
 
     def __call__(self, rows: float) -> float:
         """Seconds of a pass over so many rows, between whole numbers as well."""
-        places, values = self._places, self._values
-        if rows < places[0]:
-            found = max(values[0] - self._slope * (places[0] - rows), 0.5 * values[0])
-        else:
-            found = interpolated(places, values, self._slope, rows)
+        fitted = self._fitted
+        found, missing = fitted(rows), fitted.places[0] - rows
+        if missing > 0:
+            found = max(found - fitted.slope * missing, 0.5 * found)
         return found * self._level
 
     def _fit(self) -> None:
@@ -95,50 +88,44 @@ class PassTimes:
             self._prior,
         )
         known = shape.places if self._prior == 0 else []
-        self._places = sorted({*known, *map(float, self._seen)})
+        places = sorted({*known, *self._seen})
         own = []
-        for place in self._places:
-            fitted, weight = (start + slope * (place - 1)) * shape(place), _UNSEEN
-            if (seen := len(self._seen.get(int(place), ()))) > 0:
-                fitted += (self._medians[int(place)] - fitted) * seen / (seen + 1)
+        for rows in places:
+            fitted, weight = (start + slope * (rows - 1)) * shape(rows), _UNSEEN
+            if seen := self.count(int(rows)):
+                fitted += (self._medians[int(rows)] - fitted) * seen / (seen + 1)
                 weight = float(seen)
             own.append((fitted, weight))
-        self._values = rising(own)
-        self._slope = start * shape.slope + slope * shape.values[-1]
+        further = start * shape.slope + slope * shape.values[-1]
+        self._fitted = Curve(places, rising(own), further)
 
 
+@dataclass(frozen=True, slots=True)
 class Curve:
-    """A line from point to point, going on behind the last one as it did on the whole.
+    """Values by place, a line from point to point that goes on behind the last one by `slope`."""
 
-    Args:
-        points: values by place; the first place is 1.
-    """
+    places: Sequence[float]
+    values: Sequence[float]
+    slope: float
 
-    def __init__(self, points: Mapping[int, float]) -> None:
-        self.places = sorted(map(float, points))
-        self.values = [points[int(place)] for place in self.places]
-        wide = self.places[-1] - self.places[0]
-        self.slope = (self.values[-1] - self.values[0]) / wide if wide else 0.0
+    @classmethod
+    def of_shape(cls, points: Mapping[int, float]) -> Curve:
+        """Going on as it did on the whole."""
+        places, values = sorted(points), [points[place] for place in sorted(points)]
+        wide = places[-1] - places[0]
+        return cls(places, values, (values[-1] - values[0]) / wide if wide else 0.0)
+
+    @classmethod
+    def of_table(cls, points: Mapping[int, float]) -> Curve:
+        """Going on as it did last; from one point, by the slope that is taken beforehand."""
+        places, values = sorted(points), [points[place] for place in sorted(points)]
+        if len(places) == 1:
+            return cls(places, values, SLOPE * values[0])
+        return cls(places, values, (values[-1] - values[-2]) / (places[-1] - places[-2]))
 
     def __call__(self, place: float) -> float:
-        """The value at a place."""
-        return interpolated(self.places, self.values, self.slope, place)
-
-
-def interpolated(
-    places: Sequence[float], values: Sequence[float], slope: float, place: float
-) -> float:
-    """The value at `place`, between its neighbours, or behind the last one by `slope`.
-
-    >>> interpolated([1.0, 3.0], [1.0, 2.0], 0.1, 2.0)
-    1.5
-    """
-    if place >= places[-1]:
-        return values[-1] + slope * (place - places[-1])
-    right = max(bisect_left(places, place), 1)
-    left = right - 1
-    share = (place - places[left]) / (places[right] - places[left])
-    return values[left] + share * (values[right] - values[left])
+        """The value at a place, from the first one on."""
+        return interpolated(self.places, self.values, place, self.slope)
 
 
 class DraftTimes:

@@ -9,16 +9,15 @@ sequence adds by its context: `T(n) = max(reading, computing)` of the roofline, 
 from __future__ import annotations
 
 import json
-from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 from paceline.checks import require_finite, require_int
 from paceline.errors import InvalidInput
+from paceline.math.curve import interpolated
 from paceline.plan.memory import ModelMemory
 
 
@@ -238,12 +237,11 @@ def interpolate(curve: Sequence[tuple[int, float]], at: float, *, extend: bool =
     >>> interpolate([(1, 10.0), (3, 20.0)], 2), interpolate([(1, 10.0), (3, 20.0)], 5)
     (15.0, 30.0)
     """
-    places = [place for place, _ in curve]
-    right = bisect_right(places, at)
-    if right == 0 or len(curve) == 1 or (right == len(curve) and not extend):
-        return curve[max(0, right - 1)][1]
-    (x0, y0), (x1, y1) = list(pairwise(curve))[min(right, len(curve) - 1) - 1]
-    return y0 + (y1 - y0) * (at - x0) / (x1 - x0)
+    places, values = zip(*curve, strict=True)
+    slope = 0.0
+    if extend and len(curve) > 1:
+        slope = (values[-1] - values[-2]) / (places[-1] - places[-2])
+    return interpolated(places, values, at, slope)
 
 
 def _rising(values: Sequence[float]) -> list[float]:

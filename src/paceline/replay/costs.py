@@ -9,6 +9,7 @@ from time import perf_counter
 
 from paceline.math import cost, stats
 from paceline.math.acceptance import AcceptanceProfile
+from paceline.math.curve import interpolated
 from paceline.math.stats import AcceptanceCounts
 from paceline.protocols import Target, Work
 from paceline.types import Draft
@@ -29,12 +30,7 @@ class PassTimes:
         1.5
         """
         known = sorted(self.seconds)
-        below = max((n for n in known if n <= rows), default=known[0])
-        above = min((n for n in known if n >= rows), default=known[-1])
-        if below == above:
-            return self.seconds[below]
-        share = (rows - below) / (above - below)
-        return self.seconds[below] + share * (self.seconds[above] - self.seconds[below])
+        return interpolated(known, [self.seconds[n] for n in known], rows)
 
 
 def pass_times(target: Target, tokens: Sequence[int], longest_draft: int) -> PassTimes:

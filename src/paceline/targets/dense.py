@@ -26,7 +26,8 @@ from torch.nn import functional
 from paceline.errors import ModelError, UnsupportedModel
 from paceline.targets.attention import Pass, attend
 from paceline.targets.layers import hidden_states
-from paceline.targets.packing import Linear, Storage, make_linear, pad_rows, row_costs
+from paceline.targets.linear import Linear, pad_rows
+from paceline.targets.packing import Storage, make_linear, row_costs
 from paceline.targets.text_head import TextHead
 from paceline.types import Need, TargetInfo
 

@@ -9,13 +9,14 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterable, Sequence
 from time import perf_counter
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
 from paceline.errors import InvalidInput
+from paceline.targets.linear import Linear, pad_rows
 from paceline.targets.quantized import INT4_GROUP, Int4Linear, Int8Linear
 
 Storage = Literal["auto", "plain", "packed", "int8", "int4"]
@@ -30,24 +31,6 @@ _FEW_ROWS = 4
 
 _FASTER = 0.97
 """Padding to more rows has to take this share of the time at the most."""
-
-
-class Linear(Protocol):
-    """x W^T + b, with an optional residual added: `[n, in]` to `[n, out]`."""
-
-    def __call__(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
-        """Apply the layer."""
-        ...
-
-    @property
-    def num_bytes(self) -> int:
-        """The memory that a pass reads."""
-        ...
-
-    @property
-    def least_rows(self) -> int:
-        """Fewer rows than this take longer: pad them, and drop the padding behind."""
-        ...
 
 
 class PlainLinear:
@@ -170,15 +153,6 @@ def row_costs(products: Iterable[Linear], width: int, dtype: torch.dtype) -> dic
     return {rows: took / found[1] for rows, took in found.items()}
 
 
-def _probe_weights(dtype: torch.dtype) -> list[Tensor]:
-    """More than the caches hold, as a pass reads."""
-    with torch.inference_mode():
-        return [
-            torch.ops.mkldnn._reorder_linear_weight(torch.ones(2048, 2048, dtype=dtype))
-            for _ in range(32 // dtype.itemsize)
-        ]
-
-
 @functools.cache
 def least_packed_rows(dtype: torch.dtype) -> int:
     """1, or 4 where a packed product of four rows takes less time than one of fewer, measured once.
@@ -187,8 +161,11 @@ def least_packed_rows(dtype: torch.dtype) -> int:
     with AVX-512 four rows take .9 of the time of one and .8 of that of two. Two rows show it most
     clearly, so they decide. Passes of up to four rows then have one shape, and round alike.
     """
-    packed = _probe_weights(dtype)
     with torch.inference_mode():
+        packed = [
+            torch.ops.mkldnn._reorder_linear_weight(torch.ones(2048, 2048, dtype=dtype))
+            for _ in range(32 // dtype.itemsize)
+        ]
         inputs = [torch.ones(rows, 2048, dtype=dtype) for rows in (1, 2, _FEW_ROWS)]
         times = [[_products(packed, x) for x in inputs] for _ in range(8)][1:]
     one, two, few = (min(column) for column in zip(*times, strict=True))
@@ -200,17 +177,6 @@ def _products(packed: Sequence[Tensor], x: Tensor) -> float:
     for weight in packed:
         torch.ops.mkldnn._linear_pointwise(x, weight, None, "none", [], "")
     return perf_counter() - start
-
-
-def pad_rows(x: Tensor, rows: int) -> Tensor:
-    """Zeros below `x` `[n, d]`, up to `rows` rows; `x` itself where it has as many.
-
-    >>> pad_rows(torch.ones(1, 2), 2)
-    tensor([[1., 1.],
-            [0., 0.]])
-    """
-    missing = rows - len(x)
-    return x if missing <= 0 else functional.pad(x, (0, 0, 0, missing))
 
 
 def _can_pack(dtype: torch.dtype, device: str) -> bool:

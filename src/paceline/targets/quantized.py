@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from paceline.targets.linear import pad_rows
 from paceline.targets.vnni import GROUP, VnniProduct, vnni_works
 
 INT4_GROUP = GROUP
@@ -37,7 +38,7 @@ class Int8Linear:
         self.num_bytes = self.weight.nbytes + self.scale.nbytes
 
     def __call__(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
-        """See `packing.Linear`."""
+        """See `linear.Linear`."""
         rows = x.bfloat16().contiguous()
         if len(rows) < _MANY_ROWS:
             product = torch.ops.aten._weight_int8pack_mm(rows, self.weight, self.scale)
@@ -104,9 +105,7 @@ class Int4Linear:
         product: Callable[[Tensor, Tensor], Product] | None = None,
     ) -> None:
         self._outputs = len(weight)
-        missing = -len(weight) % _INT4_OUTPUTS
-        if missing:
-            weight = functional.pad(weight, (0, 0, 0, missing))
+        weight = pad_rows(weight, -(-len(weight) // _INT4_OUTPUTS) * _INT4_OUTPUTS)
         # Some rows at a time, so that what is computed on the way stays in the caches.
         parts = [_int4_levels(rows) for rows in weight.split(_INT4_ROWS)]
         levels, scales = (torch.cat(part) for part in zip(*parts, strict=True))
@@ -117,7 +116,7 @@ class Int4Linear:
         self.num_bytes = self._product.num_bytes
 
     def __call__(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
-        """See `packing.Linear`."""
+        """See `linear.Linear`."""
         rows = x.bfloat16().contiguous()
         if len(rows) < _MANY_ROWS:
             product = self._product(rows)

@@ -17,7 +17,7 @@ from itertools import pairwise
 from typing import Any, NamedTuple
 
 from paceline import registry
-from paceline.assembly import COMBINED, choose_drafter
+from paceline.assembly import choose_drafter, needs_draft_model
 from paceline.errors import InvalidInput, UnknownName
 from paceline.workload.items import DRAFTING, Item
 
@@ -222,7 +222,7 @@ def _method(
     own = {key: values.pop(key) for key in _OWN if key in values}
     source = _draft_source(text, own, default)
     settings = {name: _value(value) for name, value in values.items()}
-    needs = any(_needs_draft_model(name, settings) for name in drafters)
+    needs = any(needs_draft_model(name, settings) for name in drafters)
     explicit = "draft" in own or "storage" in own or "head_tokens" in own
     used = source if needs or explicit else None
     takes = _taken_from_prompts(drafters) if prompts_bring else ()
@@ -242,17 +242,6 @@ def _taken_from_prompts(drafters: tuple[str, ...]) -> tuple[str, ...]:
     """The settings that prompts may bring and that one of the drafters has."""
     every = {setting for name in drafters for setting in registry.settings_of("drafter", name)}
     return tuple(name for name in DRAFTING if name in every)
-
-
-def _needs_draft_model(drafter: str, settings: Mapping[str, Any]) -> bool:
-    found = registry.find("drafter", drafter)
-    if not registry.combines(found):
-        return registry.needs_draft_model(found)
-    members = settings.get("drafters", COMBINED)
-    names = members.split(",") if isinstance(members, str) else members
-    return isinstance(names, list) and any(
-        registry.needs_draft_model(registry.find("drafter", str(name).strip())) for name in names
-    )
 
 
 def _draft_source(
