@@ -29,6 +29,7 @@ class Linear(Protocol):
 def pad_rows(x: Tensor, rows: int) -> Tensor:
     """Zeros below `x` `[n, d]`, up to `rows` rows; `x` itself where it has as many.
 
+    >>> import torch
     >>> pad_rows(torch.ones(1, 2), 2)
     tensor([[1., 1.],
             [0., 0.]])
