@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from paceline.targets import machine_code
-from paceline.targets.machine_code import Code, Team, has_instructions, loop
+from paceline.targets.machine_code import Code, RowFunctions, Team, has_instructions
 
 ir = pytest.importorskip("llvmlite.ir")
 
@@ -24,33 +24,6 @@ def number(code: Code, *arguments: int) -> int:
 def function(*arguments: ir.Type, result: ir.Type = I64) -> tuple[ir.Module, ir.Function]:
     module = ir.Module()
     return module, ir.Function(module, ir.FunctionType(result, arguments), "function")
-
-
-@pytest.mark.parametrize(("start", "end"), [(0, 0), (0, 1), (3, 10), (5, 2)])
-def test_a_loop_carries_its_values(start: int, end: int) -> None:
-    module, made = function(I64, I64)
-    builder = ir.IRBuilder(made.append_basic_block())
-
-    def body(index, carried):
-        total, product = carried
-        return builder.add(total, index), builder.mul(product, I64(3))
-
-    total, product = loop(builder, *made.args, [I64(0), I64(1)], body)
-    builder.ret(builder.add(builder.mul(total, I64(1000)), product))
-    expected = 1000 * sum(range(start, end)) + 3 ** len(range(start, end))
-    assert number(Code(str(module)), start, end) == expected
-
-
-def test_loops_stand_in_loops() -> None:
-    module, made = function(I64)
-    builder = ir.IRBuilder(made.append_basic_block())
-    size = made.args[0]
-
-    def row(i, carried):
-        return loop(builder, I64(0), i, carried, lambda j, c: [builder.add(c[0], j)])
-
-    builder.ret(loop(builder, I64(0), size, [I64(0)], row)[0])
-    assert number(Code(str(module)), 7) == sum(j for i in range(7) for j in range(i))
 
 
 def test_what_is_no_module_is_refused() -> None:
@@ -105,3 +78,21 @@ def test_instructions() -> None:
     assert not has_instructions("of a machine that is not built")
     if "AVX512" in torch.backends.cpu.get_cpu_capability():
         assert has_instructions("avx512f")
+
+
+def test_a_function_for_each_number_of_rows() -> None:
+    def write(module: ir.Module, names: dict[int, str], team: list[int]) -> None:
+        assert len(team) == 2
+        for rows, name in names.items():
+            kind = ir.FunctionType(ir.VoidType(), [ir.PointerType()])
+            made = ir.Function(module, kind, name)
+            builder = ir.IRBuilder(made.append_basic_block())
+            first = builder.load(made.args[0], typ=I64)
+            builder.store(I64(rows), builder.inttoptr(first, ir.PointerType()))
+            builder.ret_void()
+
+    functions = RowFunctions(3, write)
+    told = ctypes.c_int64(0)
+    for rows in (3, 1, 2):
+        functions.run(rows, (ctypes.addressof(told),), 1)
+        assert told.value == rows

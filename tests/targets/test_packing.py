@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from paceline.errors import InvalidInput
 from paceline.targets import packing
+from paceline.targets.bfloat16 import Bfloat16Linear
 from paceline.targets.linear import pad_rows
 from paceline.targets.packing import (
     STORAGES,
@@ -284,3 +285,15 @@ class TestRowCosts:
     def test_small_models_say_nothing(self) -> None:
         product = PlainLinear(normal(32, 64), None)
         assert packing.row_costs([product] * 9, 64, torch.float32) == {}
+
+
+class TestPackedKind:
+    @pytest.mark.parametrize("works", [True, False])
+    def test_bfloat16_goes_to_our_own_kernel_where_there_is_one(
+        self, works: bool, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(packing, "bfloat16_works", lambda: works)
+        own = Bfloat16Linear if works else PackedLinear
+        assert packing.packed_kind(torch.bfloat16, 64) is own
+        assert packing.packed_kind(torch.bfloat16, 33) is PackedLinear  # inputs go in pairs
+        assert packing.packed_kind(torch.float32, 64) is PackedLinear

@@ -126,7 +126,7 @@ class TestWhetherItWorks:
             tries.append(None)
             raise error
 
-        monkeypatch.setattr(vnni, "_loops", fail)
+        monkeypatch.setattr(vnni, "_functions", fail)
         assert not vnni_works()
         assert not vnni_works()
         assert len(tries) == 1

@@ -16,6 +16,9 @@ import torch
 MAPS = Path("/proc/self/maps")
 """What is loaded, as Linux tells it."""
 
+FAILURES = (AttributeError, OSError, RuntimeError, TypeError, ValueError)
+"""What comes of another llvmlite, or where no OpenMP is found. torch can multiply as well."""
+
 
 class Team:
     """The OpenMP threads of torch: they run one function together.
@@ -69,6 +72,7 @@ class Code:
 
         binding.initialize_native_target()
         binding.initialize_native_asmprinter()
+        binding.initialize_native_asmparser()  # without it, LLVM aborts at inline assembly
         machine = binding.Target.from_default_triple().create_target_machine(
             cpu=binding.get_host_cpu_name(),
             features=binding.get_host_cpu_features().flatten(),
@@ -96,29 +100,30 @@ def has_instructions(*names: str) -> bool:
     return all(features.get(name, False) for name in names)
 
 
-def loop(
-    builder: Any,
-    start: Any,
-    end: Any,
-    carried: Sequence[Any],
-    body: Callable[[Any, list[Any]], Sequence[Any]],
-) -> list[Any]:
-    """Write `for index in range(start, end): carried = body(index, carried)`; returns `carried`."""
-    entry = builder.block
-    head, inside, behind = (builder.append_basic_block() for _ in range(3))
-    builder.branch(head)
-    builder.position_at_end(head)
-    index = builder.phi(start.type)
-    index.add_incoming(start, entry)
-    values = [builder.phi(value.type) for value in carried]
-    for value, first in zip(values, carried, strict=True):
-        value.add_incoming(first, entry)
-    builder.cbranch(builder.icmp_signed("<", index, end), inside, behind)
-    builder.position_at_end(inside)
-    later = body(index, values)
-    index.add_incoming(builder.add(index, start.type(1)), builder.block)
-    for value, new in zip(values, later, strict=True):
-        value.add_incoming(new, builder.block)
-    builder.branch(head)
-    builder.position_at_end(behind)
-    return values
+class RowFunctions:
+    """A function compiled for each number of rows, and run by the threads of torch.
+
+    Args:
+        most: the largest number of rows.
+        write: writes them all into a module. It is given the names by rows, and `Team.functions`.
+
+    Raises:
+        FAILURES: it cannot be compiled, or there is no team.
+    """
+
+    def __init__(
+        self, most: int, write: Callable[[Any, dict[int, str], list[int]], object]
+    ) -> None:
+        from llvmlite import ir
+
+        self._team = Team()
+        names = {rows: f"multiply_{rows}" for rows in range(1, most + 1)}
+        module = ir.Module("products")
+        write(module, names, self._team.functions)
+        self._code = Code(str(module))
+        self._address = {rows: self._code[name] for rows, name in names.items()}
+
+    def run(self, rows: int, arguments: Sequence[int], threads: int) -> None:
+        """Call the one for so many rows with these numbers."""
+        numbers = (ctypes.c_int64 * len(arguments))(*arguments)
+        self._team.run(self._address[rows], numbers, threads)

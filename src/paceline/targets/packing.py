@@ -1,7 +1,8 @@
-"""Linear layers for the CPU: weights reordered for oneDNN, in few bits, or as they are.
+"""Linear layers for the CPU: weights reordered for a kernel, in few bits, or as they are.
 
-A product with few rows is bound by reading the weights. oneDNN reads them in its own order at
-nearly the speed of the memory, for one row as for eight; ATen's plain product does not.
+A product with few rows is bound by reading the weights. A kernel that has them in its own order
+reads them at nearly the speed of the memory, for one row as for many; ATen's plain product does
+not. The kernel is our own for bfloat16 on processors that multiply it, and oneDNN's elsewhere.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from paceline.errors import InvalidInput
+from paceline.targets.bfloat16 import Bfloat16Linear, bfloat16_works
 from paceline.targets.linear import Linear, pad_rows
 from paceline.targets.quantized import INT4_GROUP, Int4Linear, Int8Linear
 
@@ -49,7 +51,7 @@ class PlainLinear:
 
 
 class PackedLinear:
-    """The weight in oneDNN's order. The caller drops the original, which is not kept here."""
+    """The weight in oneDNN's order."""
 
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
         self.weight = torch.ops.mkldnn._reorder_linear_weight(weight.contiguous())
@@ -83,7 +85,7 @@ def make_linear(weight: Tensor, bias: Tensor | None, storage: Storage) -> Linear
         storage = "packed" if packing_helps(weight.dtype, weight.device.type) else "plain"
     kinds: dict[str, Callable[[Tensor, Tensor | None], Linear]] = {
         "plain": PlainLinear,
-        "packed": PackedLinear,
+        "packed": packed_kind(weight.dtype, weight.shape[1]),
         "int8": Int8Linear,
         "int4": Int4Linear,
     }
@@ -95,6 +97,12 @@ def make_linear(weight: Tensor, bias: Tensor | None, storage: Storage) -> Linear
     if storage not in kinds:
         raise InvalidInput(f"storage must be one of {', '.join(STORAGES)}; it is {storage!r}")
     return kinds[storage](weight, bias)
+
+
+def packed_kind(dtype: torch.dtype, inputs: int) -> type[Bfloat16Linear | PackedLinear]:
+    """The kernel for weights of this dtype with so many inputs, where there is one."""
+    own = dtype is torch.bfloat16 and inputs % 2 == 0 and bfloat16_works()
+    return Bfloat16Linear if own else PackedLinear
 
 
 @functools.cache
@@ -110,7 +118,7 @@ def packing_helps(dtype: torch.dtype, device: str = "cpu") -> bool:
         weights = [torch.ones(2048, 2048, dtype=dtype) for _ in range(32 // dtype.itemsize)]
         inputs = [torch.ones(rows, 2048, dtype=dtype) for rows in (1, 5)]
         plain = [PlainLinear(weight, None) for weight in weights]
-        packed = [PackedLinear(weight, None) for weight in weights]
+        packed = [packed_kind(dtype, 2048)(weight, None) for weight in weights]
         times = [(_sweep(plain, inputs), _sweep(packed, inputs)) for _ in range(4)][1:]
     return min(t for _, t in times) < _CLEARLY * min(t for t, _ in times)
 

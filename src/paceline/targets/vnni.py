@@ -11,27 +11,23 @@ of levels, then 16 scales and 16 zeros. In the first 64 bytes, the low halves of
 
 from __future__ import annotations
 
-import ctypes
 import functools
 import logging
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from paceline.targets.machine_code import Code, Team, has_instructions, loop
-
-_FAILURES = (AttributeError, OSError, RuntimeError, TypeError, ValueError)
-"""What comes of another llvmlite, or where no OpenMP is found. torch can multiply as well."""
+from paceline.targets.machine_code import FAILURES, RowFunctions, has_instructions
+from paceline.targets.vector_code import LANES, Writer, loop
 
 log = logging.getLogger("paceline")
 
 GROUP = 32
 """Inputs that share a scale and a zero, and the rounding of the activations."""
 
-_LANES = 16
-_LEVELS = _LANES * GROUP // 2
-_RECORD = _LEVELS + 2 * 2 * _LANES
+_LEVELS = LANES * GROUP // 2
+_RECORD = _LEVELS + 2 * 2 * LANES
 _MOST_ROWS = 6
 """Rows that a loop takes at once; more would not fit the registers."""
 _FACTORS = 12
@@ -48,7 +44,7 @@ class VnniProduct:
 
     def __init__(self, levels: Tensor, scales: Tensor) -> None:
         self._records = _records(levels, scales)
-        self._loops = _loops()
+        self._functions = _functions()
 
     @property
     def num_bytes(self) -> int:
@@ -61,7 +57,7 @@ class VnniProduct:
         if x.shape[1:] != (groups * GROUP,) or x.dtype is not torch.bfloat16:
             raise ValueError(f"expected bfloat16 [n, {groups * GROUP}]; got {x.dtype} {x.shape}")
         x = x.contiguous()
-        out = torch.empty(len(x), blocks * _LANES, dtype=torch.bfloat16)
+        out = torch.empty(len(x), blocks * LANES, dtype=torch.bfloat16)
         threads = torch.get_num_threads()
         room = _MOST_ROWS * groups * (GROUP + _FACTORS)
         scratch = torch.empty(threads * room, dtype=torch.uint8)
@@ -69,20 +65,20 @@ class VnniProduct:
             rows, result = x[first : first + _MOST_ROWS], out[first : first + _MOST_ROWS]
             places = (rows.data_ptr(), self._records.data_ptr(), result.data_ptr())
             arguments = (*places, scratch.data_ptr(), blocks, groups, room)
-            self._loops.run(len(rows), arguments, threads)
+            self._functions.run(len(rows), arguments, threads)
         return out
 
     def dense(self) -> Tensor:
         """The weights `[out, in]` in bfloat16."""
         blocks, groups, _ = self._records.shape
         levels, scales = self._records.split([_LEVELS, _RECORD - _LEVELS], dim=-1)
-        pairs = levels.reshape(blocks, groups, 4, _LANES, 1, 4)
+        pairs = levels.reshape(blocks, groups, 4, LANES, 1, 4)
         quads = torch.cat([pairs & 15, pairs >> 4], dim=-2)  # [blocks, groups, 4, lanes, 2, 4]
-        levels = quads.permute(0, 3, 1, 2, 4, 5).reshape(blocks, _LANES, groups, GROUP)
-        own = scales.contiguous().view(torch.bfloat16).view(blocks, groups, 2, _LANES, 1)
+        levels = quads.permute(0, 3, 1, 2, 4, 5).reshape(blocks, LANES, groups, GROUP)
+        own = scales.contiguous().view(torch.bfloat16).view(blocks, groups, 2, LANES, 1)
         scale, zero = own.permute(2, 0, 3, 1, 4).unbind()
         dense = levels.bfloat16().sub_(8).mul_(scale).add_(zero)
-        return dense.reshape(blocks * _LANES, groups * GROUP)
+        return dense.reshape(blocks * LANES, groups * GROUP)
 
 
 @functools.cache
@@ -91,8 +87,8 @@ def vnni_works() -> bool:
     if not has_instructions("avx512f", "avx512bw", "avx512vl", "avx512vnni"):
         return False
     try:
-        _loops()
-    except _FAILURES as error:
+        _functions()
+    except FAILURES as error:
         log.info("int4 products go through torch: %s", error)
         return False
     return True
@@ -101,78 +97,26 @@ def vnni_works() -> bool:
 def _records(levels: Tensor, scales: Tensor) -> Tensor:
     """Levels and scales as the loop reads them, uint8 `[out / 16, in / 32, 320]`."""
     outputs, inputs = levels.shape
-    blocks, groups = outputs // _LANES, inputs // GROUP
-    quads = levels.to(torch.uint8).view(blocks, _LANES, groups, 4, 2, 4)
+    blocks, groups = outputs // LANES, inputs // GROUP
+    quads = levels.to(torch.uint8).view(blocks, LANES, groups, 4, 2, 4)
     pairs = quads[..., 0, :] + 16 * quads[..., 1, :]  # [blocks, lanes, groups, 4, 4]
     pairs = pairs.permute(0, 2, 3, 1, 4).reshape(blocks, groups, _LEVELS)
-    own = scales.view(blocks, _LANES, groups, 2).permute(0, 2, 3, 1).contiguous()
-    own = own.view(blocks, groups, 2 * _LANES).view(torch.uint8)
+    own = scales.view(blocks, LANES, groups, 2).permute(0, 2, 3, 1).contiguous()
+    own = own.view(blocks, groups, 2 * LANES).view(torch.uint8)
     return torch.cat([pairs, own], dim=-1).contiguous()
 
 
-class _Loops:
-    """The compiled loops, one for each number of rows."""
-
-    def __init__(self) -> None:
-        self._team = Team()
-        names = {rows: f"multiply_{rows}" for rows in range(1, _MOST_ROWS + 1)}
-        self._code = Code(_source(names, self._team.functions))
-        self._address = {rows: self._code[name] for rows, name in names.items()}
-
-    def run(self, rows: int, arguments: tuple[int, ...], threads: int) -> None:
-        numbers = (ctypes.c_int64 * len(arguments))(*arguments)
-        self._team.run(self._address[rows], numbers, threads)
-
-
 @functools.cache
-def _loops() -> _Loops:
-    return _Loops()
+def _functions() -> RowFunctions:
+    return RowFunctions(_MOST_ROWS, _write)
 
 
-def _source(names: dict[int, str], team: list[int]) -> str:
-    from llvmlite import ir
-
-    module = ir.Module("int4")
+def _write(module: Any, names: dict[int, str], team: list[int]) -> None:
     for rows, name in names.items():
         _Writer(module, name, rows, team).write()
-    return str(module)
 
 
-class _Types(NamedTuple):
-    """LLVM's types of the loop."""
-
-    i8: Any
-    i16: Any
-    i32: Any
-    i64: Any
-    f32: Any
-    pointer: Any
-    bytes: Any
-    shorts: Any
-    ints: Any
-    floats: Any
-
-    @classmethod
-    def make(cls) -> _Types:
-        from llvmlite import ir
-
-        i8, i16, i32, i64 = (ir.IntType(bits) for bits in (8, 16, 32, 64))
-        f32 = ir.FloatType()
-        return cls(
-            i8,
-            i16,
-            i32,
-            i64,
-            f32,
-            ir.PointerType(),
-            bytes=ir.VectorType(i8, 4 * _LANES),
-            shorts=ir.VectorType(i16, _LANES),
-            ints=ir.VectorType(i32, _LANES),
-            floats=ir.VectorType(f32, _LANES),
-        )
-
-
-class _Writer:
+class _Writer(Writer):
     """Writes the function that multiplies so many rows.
 
     With activations x ~ a q (q in 8 bits, a for each group) an output is the sum over the groups of
@@ -181,65 +125,55 @@ class _Writer:
     """
 
     def __init__(self, module: Any, name: str, rows: int, team: list[int]) -> None:
-        from llvmlite import ir
-
-        self._ir, self._module, self._rows, self._team = ir, module, rows, team
-        self._t = t = _Types.make()
-        function = ir.Function(module, ir.FunctionType(ir.VoidType(), [t.pointer]), name)
-        self._arguments = function.args[0]
-        self._b = ir.IRBuilder(function.append_basic_block("entry"))
+        super().__init__(module, name, "pointer")
+        self._rows, self._team = rows, team
 
     def write(self) -> None:
         """The whole function: arguments, activations, outputs."""
-        b, t = self._b, self._t
-        fields = [self._load(self._at(self._arguments, i, 8), t.i64) for i in range(7)]
+        b, t = self.b, self.t
+        fields = self.fields(self.function.args[0], 7)
         x, weights, out, scratch = (b.inttoptr(field, t.pointer) for field in fields[:4])
         blocks, groups, room = fields[4:]
-        kind = self._ir.FunctionType(t.i32, []).as_pointer()
-        thread, threads = (
-            b.zext(b.call(b.inttoptr(t.i64(address), kind), []), t.i64) for address in self._team
-        )
-        own = self._at(scratch, b.mul(thread, room))
+        thread = self.thread(self._team)
+        own = self.at(scratch, b.mul(thread[0], room))
         width = b.mul(groups, t.i64(GROUP))
-        numbers = [self._at(own, width, r) for r in range(self._rows)]
-        behind = self._at(own, width, self._rows)
-        factors = [self._at(behind, groups, r * _FACTORS) for r in range(self._rows)]
+        numbers = [self.at(own, width, r) for r in range(self._rows)]
+        behind = self.at(own, width, self._rows)
+        factors = [self.at(behind, groups, r * _FACTORS) for r in range(self._rows)]
         for r in range(self._rows):
-            self._round(self._at(x, width, 2 * r), numbers[r], factors[r], groups)
-        first = b.sdiv(b.mul(blocks, thread), threads)
-        last = b.sdiv(b.mul(blocks, b.add(thread, t.i64(1))), threads)
+            self._round(self.at(x, width, 2 * r), numbers[r], factors[r], groups)
 
         def block(index: Any, _: list[Any]) -> list[Any]:
-            records = self._at(weights, b.mul(index, groups), _RECORD)
+            records = self.at(weights, b.mul(index, groups), _RECORD)
             sums = self._sums(records, numbers, factors, groups)
             for r, value in enumerate(sums):
-                row = self._at(out, blocks, 2 * _LANES * r)
-                b.store(self._bfloat16(value), self._at(row, index, 2 * _LANES), align=1)
+                row = self.at(out, blocks, 2 * LANES * r)
+                b.store(self.bfloat16(value), self.at(row, index, 2 * LANES), align=1)
             return []
 
-        loop(b, first, last, [], block)
+        loop(b, *self.share(blocks, thread), [], block)
         b.ret_void()
 
     def _round(self, x: Any, numbers: Any, factors: Any, groups: Any) -> None:
         """One row of activations to 8 bits, and what belongs to each group."""
-        b, t = self._b, self._t
-        maximum = self._declare("llvm.maxnum.v16f32", t.floats, t.floats, t.floats)
-        magnitude = self._declare("llvm.fabs.v16f32", t.floats, t.floats)
-        largest = self._declare("llvm.vector.reduce.fmax.v16f32", t.f32, t.floats)
-        nearest = self._declare("llvm.rint.v16f32", t.floats, t.floats)
-        total = self._declare("llvm.vector.reduce.add.v16i32", t.i32, t.ints)
+        b, t = self.b, self.t
+        maximum = self.declare("llvm.maxnum.v16f32", t.floats, t.floats, t.floats)
+        magnitude = self.declare("llvm.fabs.v16f32", t.floats, t.floats)
+        largest = self.declare("llvm.vector.reduce.fmax.v16f32", t.f32, t.floats)
+        nearest = self.declare("llvm.rint.v16f32", t.floats, t.floats)
+        total = self.declare("llvm.vector.reduce.add.v16i32", t.i32, t.ints)
 
         def group(index: Any, _: list[Any]) -> list[Any]:
-            halves = [self._floats(self._at(self._at(x, index, 2 * GROUP), h, 32)) for h in (0, 1)]
+            halves = [self.floats(self.at(self.at(x, index, 2 * GROUP), h, 32)) for h in (0, 1)]
             size = b.call(largest, [b.call(maximum, [b.call(magnitude, [h]) for h in halves])])
             inverse = b.select(
                 b.fcmp_ordered(">", size, t.f32(1e-30)), b.fdiv(t.f32(127.0), size), t.f32(0.0)
             )
-            spread = self._everywhere(inverse, t.floats)
+            spread = self.everywhere(inverse, t.floats)
             rounded = [b.fptosi(b.call(nearest, [b.fmul(h, spread)]), t.ints) for h in halves]
             for h, half in enumerate(rounded):
-                place = self._at(self._at(numbers, index, GROUP), h, _LANES)
-                b.store(b.trunc(half, self._ir.VectorType(t.i8, _LANES)), place, align=1)
+                place = self.at(self.at(numbers, index, GROUP), h, LANES)
+                b.store(b.trunc(half, self.ir.VectorType(t.i8, LANES)), place, align=1)
             together = b.call(total, [b.add(*rounded)])
             scale = b.fdiv(size, t.f32(127.0))
             for n, factor in enumerate(
@@ -249,78 +183,41 @@ class _Writer:
                     b.mul(together, t.i32(-8)),
                 )
             ):
-                b.store(factor, self._at(self._at(factors, index, _FACTORS), n, 4), align=4)
+                b.store(factor, self.at(self.at(factors, index, _FACTORS), n, 4), align=4)
             return []
 
         loop(b, t.i64(0), groups, [], group)
 
     def _sums(self, records: Any, numbers: list[Any], factors: list[Any], groups: Any) -> list[Any]:
         """16 outputs of every row."""
-        b, t = self._b, self._t
-        dot = self._declare("llvm.x86.avx512.vpdpbusd.512", t.ints, t.ints, t.bytes, t.bytes)
-        fma = self._declare("llvm.fma.v16f32", t.floats, t.floats, t.floats, t.floats)
+        b, t = self.b, self.t
+        dot = self.declare("llvm.x86.avx512.vpdpbusd.512", t.ints, t.ints, t.bytes, t.bytes)
+        fma = self.declare("llvm.fma.v16f32", t.floats, t.floats, t.floats, t.floats)
         low = t.bytes([15] * 64)
 
         def group(index: Any, sums: list[Any]) -> list[Any]:
-            record = self._at(records, index, _RECORD)
+            record = self.at(records, index, _RECORD)
             quads = []
             for part in range(4):
-                pairs = self._load(self._at(record, part, 64), t.bytes)
-                high = b.lshr(b.bitcast(pairs, t.ints), t.ints([4] * _LANES))
+                pairs = self.load(self.at(record, part, 64), t.bytes)
+                high = b.lshr(b.bitcast(pairs, t.ints), t.ints([4] * LANES))
                 quads += [b.and_(pairs, low), b.and_(b.bitcast(high, t.bytes), low)]
-            scale, zero = (self._floats(self._at(record, _LEVELS + 2 * _LANES * n)) for n in (0, 1))
+            scale, zero = (self.floats(self.at(record, _LEVELS + 2 * LANES * n)) for n in (0, 1))
             later = []
             for r, so_far in enumerate(sums):
-                places = [self._at(self._at(factors[r], index, _FACTORS), n, 4) for n in range(3)]
+                places = [self.at(self.at(factors[r], index, _FACTORS), n, 4) for n in range(3)]
                 own, together = (
-                    self._everywhere(self._load(place, t.f32), t.floats) for place in places[:2]
+                    self.everywhere(self.load(place, t.f32), t.floats) for place in places[:2]
                 )
-                products = self._everywhere(self._load(places[2], t.i32), t.ints)
+                products = self.everywhere(self.load(places[2], t.i32), t.ints)
                 for q, quad in enumerate(quads):
-                    four = self._load(self._at(self._at(numbers[r], index, GROUP), q, 4), t.i32)
-                    four = b.bitcast(self._everywhere(four, t.ints), t.bytes)
+                    four = self.load(self.at(self.at(numbers[r], index, GROUP), q, 4), t.i32)
+                    four = b.bitcast(self.everywhere(four, t.ints), t.bytes)
                     products = b.call(dot, [products, quad, four])
                 product = b.sitofp(products, t.floats)
                 weighed = b.call(fma, [product, b.fmul(scale, own), so_far])
                 later.append(b.call(fma, [zero, together, weighed]))
             return later
 
-        nothing = t.floats([0.0] * _LANES)
+        nothing = t.floats([0.0] * LANES)
         return loop(b, t.i64(0), groups, [nothing] * self._rows, group)
-
-    def _declare(self, name: str, result: Any, *arguments: Any) -> Any:
-        known = self._module.globals.get(name)
-        if known is not None:
-            return known
-        return self._ir.Function(self._module, self._ir.FunctionType(result, arguments), name)
-
-    def _at(self, base: Any, offset: Any, size: int = 1) -> Any:
-        """The address `offset` times `size` bytes behind `base`."""
-        t = self._t
-        if isinstance(offset, int):
-            bytes_behind = t.i64(offset * size)
-        else:
-            bytes_behind = self._b.mul(offset, t.i64(size))
-        return self._b.gep(base, [bytes_behind], source_etype=t.i8)
-
-    def _load(self, place: Any, kind: Any) -> Any:
-        return self._b.load(place, typ=kind, align=1)
-
-    def _everywhere(self, value: Any, kind: Any) -> Any:
-        nothing, first = kind(self._ir.Undefined), self._t.i32(0)
-        alone = self._b.insert_element(nothing, value, first)
-        return self._b.shuffle_vector(alone, nothing, self._t.ints([0] * _LANES))
-
-    def _floats(self, place: Any) -> Any:
-        """16 bfloat16 as floats."""
-        b, t = self._b, self._t
-        bits = b.shl(b.zext(self._load(place, t.shorts), t.ints), t.ints([16] * _LANES))
-        return b.bitcast(bits, t.floats)
-
-    def _bfloat16(self, value: Any) -> Any:
-        """16 floats rounded to bfloat16, to nearest, ties to even."""
-        b, t = self._b, self._t
-        bits, half = b.bitcast(value, t.ints), t.ints([16] * _LANES)
-        odd = b.and_(b.lshr(bits, half), t.ints([1] * _LANES))
-        up = b.add(odd, t.ints([0x7FFF] * _LANES))
-        return b.trunc(b.lshr(b.add(bits, up), half), t.shorts)

@@ -1,0 +1,159 @@
+"""What the writers of compiled loops share: vectors of 16 numbers, addresses, loops, threads.
+
+LLVM's builder (llvmlite) takes the instructions one by one; these are the phrases.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+LANES = 16
+"""Numbers of 32 bits in a register of AVX-512."""
+
+
+class Types(NamedTuple):
+    """LLVM's types."""
+
+    nothing: Any
+    i8: Any
+    i16: Any
+    i32: Any
+    i64: Any
+    f32: Any
+    pointer: Any
+    bytes: Any
+    shorts: Any
+    ints: Any
+    floats: Any
+
+    @classmethod
+    def make(cls) -> Types:
+        """Import llvmlite and make them."""
+        from llvmlite import ir
+
+        i8, i16, i32, i64 = (ir.IntType(bits) for bits in (8, 16, 32, 64))
+        f32 = ir.FloatType()
+        return cls(
+            ir.VoidType(),
+            i8,
+            i16,
+            i32,
+            i64,
+            f32,
+            ir.PointerType(),
+            bytes=ir.VectorType(i8, 4 * LANES),
+            shorts=ir.VectorType(i16, LANES),
+            ints=ir.VectorType(i32, LANES),
+            floats=ir.VectorType(f32, LANES),
+        )
+
+
+def loop(
+    builder: Any,
+    start: Any,
+    end: Any,
+    carried: Sequence[Any],
+    body: Callable[[Any, list[Any]], Sequence[Any]],
+) -> list[Any]:
+    """Write `for index in range(start, end): carried = body(index, carried)`; returns `carried`."""
+    entry = builder.block
+    head, inside, behind = (builder.append_basic_block() for _ in range(3))
+    builder.branch(head)
+    builder.position_at_end(head)
+    index = builder.phi(start.type)
+    index.add_incoming(start, entry)
+    values = [builder.phi(value.type) for value in carried]
+    for value, first in zip(values, carried, strict=True):
+        value.add_incoming(first, entry)
+    builder.cbranch(builder.icmp_signed("<", index, end), inside, behind)
+    builder.position_at_end(inside)
+    later = body(index, values)
+    index.add_incoming(builder.add(index, start.type(1)), builder.block)
+    for value, new in zip(values, later, strict=True):
+        value.add_incoming(new, builder.block)
+    builder.branch(head)
+    builder.position_at_end(behind)
+    return values
+
+
+class Writer:
+    """Writes one function that returns nothing.
+
+    Args:
+        module: where it goes.
+        name: what it is called.
+        arguments: names of the fields of `Types`.
+    """
+
+    def __init__(self, module: Any, name: str, *arguments: str) -> None:
+        from llvmlite import ir
+
+        self.module, self.ir, self.t = module, ir, Types.make()
+        kinds = [getattr(self.t, argument) for argument in arguments]
+        self.function = ir.Function(module, ir.FunctionType(self.t.nothing, kinds), name)
+        self.b = ir.IRBuilder(self.function.append_basic_block("entry"))
+
+    def fields(self, place: Any, count: int) -> list[Any]:
+        """So many i64, one behind the other."""
+        return [self.load(self.at(place, i, 8), self.t.i64) for i in range(count)]
+
+    def thread(self, team: Sequence[int]) -> tuple[Any, Any]:
+        """The number of the thread that runs this, and how many there are.
+
+        Args:
+            team: `machine_code.Team.functions`.
+        """
+        b, t = self.b, self.t
+        tell = self.ir.FunctionType(t.i32, []).as_pointer()
+        number, count = (
+            b.zext(b.call(b.inttoptr(t.i64(address), tell), []), t.i64) for address in team
+        )
+        return number, count
+
+    def share(self, count: Any, thread: tuple[Any, Any]) -> tuple[Any, Any]:
+        """From where to where of `count` things are the thread's."""
+        b, (number, threads) = self.b, thread
+        ends = (number, b.add(number, self.t.i64(1)))
+        first, last = (b.sdiv(b.mul(count, end), threads) for end in ends)
+        return first, last
+
+    def declare(self, name: str, result: Any, *arguments: Any) -> Any:
+        """A function of LLVM's own."""
+        known = self.module.globals.get(name)
+        if known is not None:
+            return known
+        return self.ir.Function(self.module, self.ir.FunctionType(result, arguments), name)
+
+    def at(self, base: Any, offset: Any, size: int = 1) -> Any:
+        """The address `offset` times `size` bytes behind `base`."""
+        t = self.t
+        if isinstance(offset, int):
+            bytes_behind = t.i64(offset * size)
+        else:
+            bytes_behind = self.b.mul(offset, t.i64(size))
+        return self.b.gep(base, [bytes_behind], source_etype=t.i8)
+
+    def load(self, place: Any, kind: Any) -> Any:
+        """A value from anywhere, aligned or not."""
+        return self.b.load(place, typ=kind, align=1)
+
+    def everywhere(self, value: Any, kind: Any) -> Any:
+        """A number in each lane."""
+        nothing, first = kind(self.ir.Undefined), self.t.i32(0)
+        alone = self.b.insert_element(nothing, value, first)
+        return self.b.shuffle_vector(alone, nothing, self.t.ints([0] * LANES))
+
+    def floats(self, place: Any) -> Any:
+        """16 bfloat16 as floats."""
+        b, t = self.b, self.t
+        bits = b.shl(b.zext(self.load(place, t.shorts), t.ints), t.ints([16] * LANES))
+        return b.bitcast(bits, t.floats)
+
+    def bfloat16(self, value: Any) -> Any:
+        """16 floats rounded to bfloat16, to nearest, ties to even."""
+        b, t = self.b, self.t
+        bits, half = b.bitcast(value, t.ints), t.ints([16] * LANES)
+        odd = b.and_(b.lshr(bits, half), t.ints([1] * LANES))
+        up = b.add(odd, t.ints([0x7FFF] * LANES))
+        return b.trunc(b.lshr(b.add(bits, up), half), t.shorts)
