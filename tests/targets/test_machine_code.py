@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from paceline.targets import machine_code
-from paceline.targets.machine_code import Code, RowFunctions, Team, has_instructions
+from paceline.targets.machine_code import Code, Functions, Team, has_instructions
 
 ir = pytest.importorskip("llvmlite.ir")
 
@@ -80,19 +80,19 @@ def test_instructions() -> None:
         assert has_instructions("avx512f")
 
 
-def test_a_function_for_each_number_of_rows() -> None:
-    def write(module: ir.Module, names: dict[int, str], team: list[int]) -> None:
+def test_functions_are_called_by_their_keys() -> None:
+    def write(module: ir.Module, names: dict[str, str], team: list[int]) -> None:
         assert len(team) == 2
-        for rows, name in names.items():
+        for key, name in names.items():
             kind = ir.FunctionType(ir.VoidType(), [ir.PointerType()])
             made = ir.Function(module, kind, name)
             builder = ir.IRBuilder(made.append_basic_block())
             first = builder.load(made.args[0], typ=I64)
-            builder.store(I64(rows), builder.inttoptr(first, ir.PointerType()))
+            builder.store(I64(len(key)), builder.inttoptr(first, ir.PointerType()))
             builder.ret_void()
 
-    functions = RowFunctions(3, write)
+    functions = Functions(["a", "three", "of them"], write)
     told = ctypes.c_int64(0)
-    for rows in (3, 1, 2):
-        functions.run(rows, (ctypes.addressof(told),), 1)
-        assert told.value == rows
+    for key in ("three", "a", "of them"):
+        functions.run(key, (ctypes.addressof(told),), 1)
+        assert told.value == len(key)

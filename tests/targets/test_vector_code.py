@@ -105,3 +105,14 @@ def test_every_thing_is_one_threads(count: int, threads: int) -> None:
         run(given.data_ptr(), ends.data_ptr())
         done += range(*ends.tolist())
     assert done == list(range(count))
+
+
+def test_the_exponential() -> None:
+    made, (x, out) = writer("pointer", "pointer")
+    made.b.store(made.exponential(made.load(x, made.t.floats)), out, align=1)
+    made.b.ret_void()
+    numbers = torch.tensor([0.0, 1, -1, 0.3465, -0.3467, 10.5, -20, 60, -80, 88, -87, 5e-8, -3, 2])
+    found = torch.empty(LANES)
+    call(made, torch.cat([numbers, torch.tensor([100.0, 3e38])]), found)
+    torch.testing.assert_close(found[:-2].double(), numbers.double().exp(), rtol=1e-5, atol=0)
+    assert bool(found[-2:].isinf().all())

@@ -20,7 +20,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from paceline.targets.linear import pad_rows
-from paceline.targets.machine_code import FAILURES, RowFunctions, has_instructions
+from paceline.targets.machine_code import FAILURES, Functions, has_instructions
 from paceline.targets.vector_code import LANES, Writer, loop
 
 log = logging.getLogger("paceline")
@@ -36,8 +36,12 @@ _MOST_ROWS = 12
 _CHUNK = 20 * _MOST_ROWS
 """Rows that read the weights together: they are copied into the order in which they are read."""
 
-_AHEAD = 3072
-"""Bytes that are asked for before they are read. Without it, eight rows take 5 % longer."""
+_NEAR, _FAR = (3072, 3), (8192, 2)
+"""Bytes that are asked for before they are read, and the cache they go to (3: the first, 2: the
+second). With few rows the processor keeps up by itself; with more, six and eight rows take 15 %
+longer without, and the second cache has more room for what is under way."""
+
+_MANY_ROWS = 6
 
 _SUMS_ONLY = torch.zeros(_OUTPUTS, dtype=torch.bfloat16)
 """What is added where there is no bias or no residual."""
@@ -119,8 +123,8 @@ def bfloat16_works() -> bool:
 
 
 @functools.cache
-def _functions() -> RowFunctions:
-    return RowFunctions(_MOST_ROWS, _write)
+def _functions() -> Functions[int]:
+    return Functions(range(1, _MOST_ROWS + 1), _write)
 
 
 def _write(module: Any, names: dict[int, str], team: list[int]) -> None:
@@ -147,14 +151,14 @@ class _Tile(Writer):
         """The whole function."""
         b, t = self.b, self.t
         x, records, out, step, bias, residual, residual_step, pairs = self.function.args
-        prefetch = self.declare("llvm.prefetch.p0", t.nothing, t.pointer, t.i32, t.i32, t.i32)
+        ahead, cache = _NEAR if self._rows < _MANY_ROWS else _FAR
         dot_type = self.ir.FunctionType(t.floats, [t.floats, t.ints, t.ints])
 
         def pair(index: Any, sums: list[Any]) -> list[Any]:
             record = self.at(records, index, _RECORD)
             halves = [self.at(record, half, 4 * LANES) for half in range(_HALVES)]
             for half in halves:
-                b.call(prefetch, [self.at(half, _AHEAD), t.i32(0), t.i32(3), t.i32(1)])
+                self.prefetch(self.at(half, ahead), cache)
             weights = [self.load(half, t.ints) for half in halves]
             own = self.at(x, index, 4 * self._rows)
             later = []

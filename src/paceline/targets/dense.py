@@ -28,6 +28,7 @@ from paceline.targets.attention import Pass, attend
 from paceline.targets.layers import hidden_states
 from paceline.targets.linear import Linear, pad_rows
 from paceline.targets.packing import Storage, make_linear, row_costs
+from paceline.targets.row_operations import gated, rms_norm, rotate
 from paceline.targets.text_head import TextHead
 from paceline.types import Need, TargetInfo
 
@@ -243,8 +244,8 @@ class DenseDecoder:
             x = self._attention(number, x, batch, angles)
         if mlp:
             layer = self.layers[number]
-            gate, up = layer.gate_up(self._normed(x, layer.post_norm)).chunk(2, dim=-1)
-            x = layer.down(self._activation(gate).mul_(up), x)
+            inner = layer.gate_up(self._normed(x, layer.post_norm))
+            x = layer.down(gated(inner, self._activation), x)
         return x
 
     def _attention(
@@ -263,9 +264,7 @@ class DenseDecoder:
                 self._normed(key, layer.qk_norms[1]),
             )
             turned = torch.cat([query, key], dim=1)
-        # x cos + rotate_half(x) sin, the minus of rotate_half being part of `sin`.
-        turned = torch.addcmul(turned * cos, turned.roll(shape.head_dim // 2, -1), sin)
-        turned = turned.transpose(0, 1)
+        turned = rotate(turned, cos, sin)
         seen = attend(
             number,
             turned[: shape.num_heads],
@@ -288,12 +287,7 @@ class DenseDecoder:
         return everywhere.index_copy_(1, self.head_ids, logits)
 
     def _normed(self, x: Tensor, weight: Tensor) -> Tensor:
-        """RMSNorm, in float32 inside (Zhang & Sennrich 1910.07467)."""
-        wide = x.float()
-        wide = wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + self.architecture.norm_eps)
-        if self.architecture.norm_offset:
-            return (wide * (self.architecture.norm_offset + weight.float())).to(x.dtype)
-        return weight * wide.to(x.dtype)
+        return rms_norm(x, weight, self.architecture.norm_eps, self.architecture.norm_offset)
 
     def angles(self, positions: Tensor) -> tuple[Tensor, Tensor]:
         """Rotary cosines and signed sines of the positions, `[N, 1, head_dim]` each."""

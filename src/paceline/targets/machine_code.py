@@ -7,14 +7,16 @@ own would fight with those of torch, which spin between products.
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import torch
 
 MAPS = Path("/proc/self/maps")
 """What is loaded, as Linux tells it."""
+
+Key = TypeVar("Key", bound=Hashable)
 
 FAILURES = (AttributeError, OSError, RuntimeError, TypeError, ValueError)
 """What comes of another llvmlite, or where no OpenMP is found. torch can multiply as well."""
@@ -100,30 +102,30 @@ def has_instructions(*names: str) -> bool:
     return all(features.get(name, False) for name in names)
 
 
-class RowFunctions:
-    """A function compiled for each number of rows, and run by the threads of torch.
+class Functions(Generic[Key]):
+    """Functions that are compiled together, and run by the threads of torch.
 
     Args:
-        most: the largest number of rows.
-        write: writes them all into a module. It is given the names by rows, and `Team.functions`.
+        keys: what they are called by.
+        write: writes them into a module. It is given a name for each key, and `Team.functions`.
 
     Raises:
-        FAILURES: it cannot be compiled, or there is no team.
+        FAILURES: they cannot be compiled, or there is no team.
     """
 
     def __init__(
-        self, most: int, write: Callable[[Any, dict[int, str], list[int]], object]
+        self, keys: Iterable[Key], write: Callable[[Any, dict[Key, str], list[int]], object]
     ) -> None:
         from llvmlite import ir
 
         self._team = Team()
-        names = {rows: f"multiply_{rows}" for rows in range(1, most + 1)}
-        module = ir.Module("products")
+        names = {key: f"function_{number}" for number, key in enumerate(keys)}
+        module = ir.Module("paceline")
         write(module, names, self._team.functions)
         self._code = Code(str(module))
-        self._address = {rows: self._code[name] for rows, name in names.items()}
+        self._address = {key: self._code[name] for key, name in names.items()}
 
-    def run(self, rows: int, arguments: Sequence[int], threads: int) -> None:
-        """Call the one for so many rows with these numbers."""
+    def run(self, key: Key, arguments: Sequence[int], threads: int) -> None:
+        """Call one with these numbers; it is given their address."""
         numbers = (ctypes.c_int64 * len(arguments))(*arguments)
-        self._team.run(self._address[rows], numbers, threads)
+        self._team.run(self._address[key], numbers, threads)

@@ -5,6 +5,7 @@ LLVM's builder (llvmlite) takes the instructions one by one; these are the phras
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -138,6 +139,12 @@ class Writer:
         """A value from anywhere, aligned or not."""
         return self.b.load(place, typ=kind, align=1)
 
+    def prefetch(self, place: Any, cache: int) -> None:
+        """Ask for 64 bytes before they are read: into the first cache (3) or the second (2)."""
+        t = self.t
+        ask = self.declare("llvm.prefetch.p0", t.nothing, t.pointer, t.i32, t.i32, t.i32)
+        self.b.call(ask, [place, t.i32(0), t.i32(cache), t.i32(1)])
+
     def everywhere(self, value: Any, kind: Any) -> Any:
         """A number in each lane."""
         nothing, first = kind(self.ir.Undefined), self.t.i32(0)
@@ -145,10 +152,13 @@ class Writer:
         return self.b.shuffle_vector(alone, nothing, self.t.ints([0] * LANES))
 
     def floats(self, place: Any) -> Any:
+        """16 bfloat16 from memory as floats."""
+        return self.widened(self.load(place, self.t.shorts))
+
+    def widened(self, shorts: Any) -> Any:
         """16 bfloat16 as floats."""
         b, t = self.b, self.t
-        bits = b.shl(b.zext(self.load(place, t.shorts), t.ints), t.ints([16] * LANES))
-        return b.bitcast(bits, t.floats)
+        return b.bitcast(b.shl(b.zext(shorts, t.ints), t.ints([16] * LANES)), t.floats)
 
     def bfloat16(self, value: Any) -> Any:
         """16 floats rounded to bfloat16, to nearest, ties to even."""
@@ -157,3 +167,29 @@ class Writer:
         odd = b.and_(b.lshr(bits, half), t.ints([1] * LANES))
         up = b.add(odd, t.ints([0x7FFF] * LANES))
         return b.trunc(b.lshr(b.add(bits, up), half), t.shorts)
+
+    def exponential(self, value: Any) -> Any:
+        """The exponential of 16 floats, to 1e-5 of it: from e**-87 to 2**127, and infinity behind.
+
+        Two to the power of a whole number is an exponent; the rest, at most a half, goes through
+        Taylor's series.
+        """
+        b, t = self.b, self.t
+        least = self.declare("llvm.minnum.v16f32", t.floats, t.floats, t.floats)
+        most = self.declare("llvm.maxnum.v16f32", t.floats, t.floats, t.floats)
+        nearest = self.declare("llvm.rint.v16f32", t.floats, t.floats)
+        fma = self.declare("llvm.fma.v16f32", t.floats, t.floats, t.floats, t.floats)
+        bounded = b.call(most, [b.call(least, [value, self.same(89.0)]), self.same(-87.0)])
+        power = b.fmul(bounded, self.same(1 / math.log(2)))
+        whole = b.call(nearest, [power])
+        rest = b.fsub(power, whole)
+        series = [math.log(2) ** i / math.factorial(i) for i in range(8)]
+        total = self.same(series[-1])
+        for coefficient in reversed(series[:-1]):
+            total = b.call(fma, [total, rest, self.same(coefficient)])
+        exponent = b.add(b.fptosi(whole, t.ints), t.ints([127] * LANES))
+        return b.fmul(total, b.bitcast(b.shl(exponent, t.ints([23] * LANES)), t.floats))
+
+    def same(self, number: float) -> Any:
+        """A constant in each lane."""
+        return self.t.floats([number] * LANES)
