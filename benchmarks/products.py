@@ -26,14 +26,14 @@ from rich.console import Console
 from torch import Tensor
 
 from paceline.targets.linear import Linear
-from paceline.targets.packing import make_linear
+from paceline.targets.packing import PackedLinear, make_linear
 from paceline.targets.quantized import AtenProduct, Int4Linear
 
 SHAPES = ((1152, 896), (896, 896), (9728, 896), (896, 4864))
 """Outputs and inputs of the products of a layer of Qwen2.5-Coder-0.5B."""
 
 LAYERS = 24
-ROWS = (1, 2, 4, 8)
+ROWS = (1, 2, 4, 6, 8, 12, 16)
 PR_SET_THP_DISABLE = 41
 
 
@@ -62,6 +62,7 @@ def by_storage(repeats: int) -> dict[str, Any]:
     """The storages in turns, so that the machine's noise falls on all."""
     kinds: dict[str, Callable[[Tensor], Linear]] = {
         "packed": lambda own: make_linear(own, None, "packed"),
+        "packed by oneDNN": lambda own: PackedLinear(own, None),
         "int8": lambda own: make_linear(own, None, "int8"),
         "int4": lambda own: make_linear(own, None, "int4"),
         "int4 by torch": lambda own: Int4Linear(own, None, AtenProduct),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 import textwrap
@@ -19,7 +18,7 @@ from paceline.errors import ModelError, UnsupportedModel
 from paceline.protocols import Work
 from paceline.targets import dense, packing
 from paceline.targets.cached import CachedTarget
-from paceline.targets.dense import Architecture, Checkpoint, DenseDecoder, unsupported
+from paceline.targets.dense import Architecture, DenseDecoder, unsupported
 from paceline.targets.hf import HFDecoder
 from paceline.types import Auxiliary, Draft
 from tests.greedy import COUNT, DRAFTERS, PROMPT, assert_greedy, generated
@@ -371,18 +370,6 @@ class TestFiles:
         found = scored(CachedTarget(decoder), text, TREE)
         torch.testing.assert_close(found, scored(CachedTarget(lean(model)), text, TREE), **CLOSE)
 
-    def test_checkpoint_is_a_mapping_of_the_weights(self, tmp_path: Path) -> None:
-        model = build("llama")
-        model.save_pretrained(tmp_path)
-        checkpoint = Checkpoint(tmp_path)
-        expected = load_file(tmp_path / "model.safetensors")
-        assert set(checkpoint) == set(expected)
-        assert len(checkpoint) == len(expected)
-        for name, weight in expected.items():
-            assert torch.equal(checkpoint[name], weight)
-        assert "model.norm.bias" not in checkpoint
-        assert checkpoint.get("model.norm.bias") is None
-
     def test_a_missing_weight_is_named(self, tmp_path: Path) -> None:
         model = build("llama")
         model.save_pretrained(tmp_path)
@@ -398,10 +385,6 @@ class TestFiles:
         model.config.vocab_size = VOCAB + 8
         with pytest.raises(ModelError, match=r"\(64, 32\).*\(72, 32\)"):
             lean(model)
-
-    def test_no_files(self, tmp_path: Path) -> None:
-        with pytest.raises(ModelError, match=r"no model\.safetensors"):
-            Checkpoint(tmp_path)
 
 
 _MEASURE = """
@@ -478,16 +461,6 @@ def test_loading_takes_hardly_more_memory_than_the_weights(tmp_path: Path, stora
     assert read == products
     # Plain weights that need not be joined may stay where the file is mapped.
     assert (0.5 if storage == "plain" else 0.9) * size < peak < 1.2 * size
-
-
-def test_reads_the_index_of_shards(tmp_path: Path) -> None:
-    save_file({"a": torch.ones(2)}, tmp_path / "one.safetensors")
-    save_file({"b": torch.zeros(3)}, tmp_path / "two.safetensors")
-    index = {"weight_map": {"a": "one.safetensors", "b": "two.safetensors"}}
-    (tmp_path / "model.safetensors.index.json").write_text(json.dumps(index))
-    checkpoint = Checkpoint(tmp_path)
-    assert checkpoint["a"].tolist() == [1, 1]
-    assert checkpoint["b"].tolist() == [0, 0, 0]
 
 
 @pytest.mark.parametrize("family", ["llama-biases", "qwen3", "gemma"])
