@@ -57,9 +57,9 @@ def pieces(store: Sequence[int]) -> Iterator[Sequence[int]]:
         yield store[begin : begin + PIECE]
 
 
-def with_outputs(store: Sequence[int], **settings: Any) -> SuffixDrafter:
-    # A store drops its older half when it is full, so this one has room for all.
-    outputs = PastOutputs(capacity=4 * len(store) + 4 * PIECE)
+def with_outputs(store: Sequence[int], halves: int = 1, **settings: Any) -> SuffixDrafter:
+    # A store fills one half, then the other: this one has room for all in so many of them.
+    outputs = PastOutputs(capacity=2 * -(-len(store) // (halves * PIECE)) * PIECE)
     for piece in pieces(store):
         outputs.add(piece)
     return SuffixDrafter(store=outputs, learn=False, **settings)
@@ -73,6 +73,12 @@ CASES = [
     Case(
         "suffix, past outputs, tree",
         lambda store: with_outputs(store, mode="tree", factor=4.0),
+        False,
+    ),
+    Case("suffix, full store", lambda store: with_outputs(store, 2), False),
+    Case(
+        "suffix, full store, tree",
+        lambda store: with_outputs(store, 2, mode="tree", factor=4.0),
         False,
     ),
     Case("reference", lambda store: ReferenceDrafter((tuple(store),)), False),

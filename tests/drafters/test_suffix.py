@@ -188,6 +188,25 @@ def test_a_text_of_one_token_is_no_more_work() -> None:
     assert max(weighed) == 6
 
 
+@given(st.lists(st.integers(0, 1), min_size=30, max_size=90), st.integers(1, 3), st.integers(6, 18))
+def test_of_many_matches_some_are_weighed(text: list[int], period: int, max_depth: int) -> None:
+    """A text that ends in a circle has a match for every length, against a scan of some of them."""
+    text += (text[:period] * 18)[:18]
+    drafter = SuffixDrafter(max_depth=max_depth)
+    scan, tail, budget = Scan(drafter, [text]), tuple(text), Budget(6)
+    differ: list[int] = []  # the longest length of each set of places, the longest first
+    for m in range(max_depth, 0, -1):
+        if not differ or scan.ends(tail[-m:]) != scan.ends(tail[-differ[-1] :]):
+            differ.append(m)
+    most = 8 if len(differ) <= 12 else 4
+    evenly = [round(i * (len(differ) - 1) / (most - 1)) for i in range(most)]
+    weighed = differ if len(differ) <= 8 else [differ[i] for i in evenly]
+    found = [scan.path(tail[-m:], min(m, 6), budget) for m in weighed]
+    expected = max(found, key=lambda one: one[0])
+    draft = propose(drafter, [text], budget)
+    assert (draft.tokens, draft.parents, draft.confidence) == expected[1:]
+
+
 def test_of_equals_the_newest_is_copied() -> None:
     assert propose(SuffixDrafter(), [[1, 2, 1, 3, 1]], Budget(1)).tokens == (3,)
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import random
+from collections import Counter
 from itertools import product
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paceline.stores.suffixes import SuffixCounts, followers, matches, occurrences
+from paceline.stores.suffixes import MANY, SuffixCounts, followers, matches, occurrences
 
 DEPTH = 5
 texts = st.lists(st.lists(st.integers(0, 2), max_size=14), min_size=1, max_size=4)
@@ -71,6 +74,32 @@ def test_matches_name_the_longest_length_of_each_answer(
         length for length in reversed(occurring) if ends[length] != ends.get(length + 1, [])
     ]
     assert [length for length, _ in found] == expected
+
+
+@pytest.mark.parametrize("seed", range(200))
+def test_what_is_remembered_of_many_followers_misses_none(seed: int) -> None:
+    """Against counting every pair, while the text grows and rare followers become frequent."""
+    rng = random.Random(seed)
+    counts, pairs, last = SuffixCounts(DEPTH), Counter[int](), -1
+    looks, asked = set(), 0
+    bursts = [[token] for token in range(10, 20 + MANY)]
+    bursts += [[rng.randrange(1, 40)] * rng.choice([1, 1, 2, 3, 4, 50]) for _ in range(60)]
+    for burst in bursts:
+        # A 0 before each token, and often one that has no follower yet when the question comes.
+        text = [x for token in burst for x in (0, token)][1 if last == 0 else 0 :]
+        for put in [*text, 0] if rng.random() < 0.5 else text:
+            counts.extend([put])
+            pairs[put] += last == 0
+            last = put
+        share = rng.choice([0.05, 0.1, 0.3])
+        ((_, node),) = matches([counts], [0])
+        told = {f.token: f.times for f in followers([counts], node, share)}
+        least = share * occurrences([counts], node)
+        assert told == {token: n for token, n in pairs.items() if n and n >= least}
+        looks.add(counts._known.get(node[0], (0, 0))[1])
+        asked += 1
+    assert len(pairs) > MANY
+    assert len(looks) < 0.5 * asked
 
 
 def test_growing_in_pieces_is_growing_at_once() -> None:

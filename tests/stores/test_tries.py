@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paceline.stores.tries import Trie, prefix_path, prefix_tree
+from paceline.stores.tries import Trie, _largest, prefix_path, prefix_tree
 
 END = 9
 LENGTH = 4
@@ -58,3 +58,10 @@ def test_the_path_follows_the_most_frequent_token(rows: list[list[int]], most: i
     assert trie.tokens == path
     assert trie.parents == tuple(range(-1, len(path) - 1))
     assert trie.times == tuple(counts[path[: n + 1]] for n in range(len(path)))
+
+
+@given(st.lists(st.integers(0, 5), max_size=40), st.integers(1, 9))
+def test_the_largest_numbers_are_those_that_sorting_finds(numbers: list[int], most: int) -> None:
+    places = [place for place, number in enumerate(numbers) if number]
+    expected = sorted(places, key=lambda place: -numbers[place])[:most]
+    assert _largest(np.array(numbers, np.intp), most).tolist() == expected

@@ -33,7 +33,8 @@ class RetrievalDrafter:
         mode: "path" or "tree"; "tree" needs a target and a rule that take trees.
         max_match: the longest match that is looked for.
         min_match: the shortest.
-        max_places: where a match has more places, this many of them are looked at, evenly.
+        max_places: where a match has more places, this many of them are looked at, evenly; this
+            bounds the time of a round.
         max_continuation: how many tokens are read behind each place.
         max_nodes: the most tokens of a tree, where the controller does not say.
         tokenizer_fingerprint: of the target's tokenizer, see `text.tokenizer_fingerprint`; filled

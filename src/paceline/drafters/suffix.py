@@ -18,11 +18,24 @@ from paceline.math.noise import Noise
 from paceline.protocols import Warp
 from paceline.stores.copies import believed
 from paceline.stores.outputs import PastOutputs
-from paceline.stores.suffixes import Node, SuffixCounts, followers, matches, occurrences
+from paceline.stores.suffixes import (
+    Follower,
+    Node,
+    SuffixCounts,
+    followers,
+    matches,
+    occurrences,
+)
 from paceline.types import ROOT, Budget, Committed, Draft, Need, Scheme, TargetInfo
 
 MOST_MATCHES = 8
 """Text seldom has more matches that differ; one token over and over has one for every length."""
+
+CIRCLE_MATCHES = 12
+"""With more than so many, a text goes round in a small circle, and all of them say the same."""
+
+FEW_MATCHES = 4
+"""So many are weighed of the matches of a circle."""
 
 _ROUNDING = 1e-6
 """So that a factor of 0.1 gives ten tokens of match one token of draft."""
@@ -36,7 +49,8 @@ class SuffixDrafter:
     `factor * m + offset` tokens: the most frequent ones by turns (`path`), or the most probable
     continuations (`tree`). The proposal with the largest sum of probabilities is the draft, the
     longer match where they tie, and the request before past outputs. Point masses, exact under
-    every rule for such drafts; no model. At most eight matches are weighed on each side.
+    every rule for such drafts; no model. At most eight matches are weighed on each side; of more
+    than twelve that differ, four: the longest, the shortest and two between.
 
     Args:
         mode: "path" or "tree"; "tree" needs a target and a rule that take trees.
@@ -152,36 +166,25 @@ def follow_tree(parts: Sequence[SuffixCounts], node: Node, count: int, limits: L
     parents: list[int] = []
     shares: list[float] = []
     score, order = 0.0, counter()
-    # (-probability, order, token, share, node, parent, depth): the first of equals goes first.
-    heap: list[tuple[float, int, int, float, Node, int, int]] = []
+    # (-probability, order, share, follower, parent, depth): the first of equals goes first.
+    heap: list[tuple[float, int, float, Follower, int, int]] = []
 
-    def push(node: Node, probability: float, parent: int, depth: int) -> None:
-        total = occurrences(parts, node)
+    def push(node: Node, total: int, probability: float, parent: int, depth: int) -> None:
         for follower in followers(parts, node, _share(limits, probability)):
             share = follower.times / total
-            if probability * share >= limits.min_probability:
-                heapq.heappush(
-                    heap,
-                    (
-                        -probability * share,
-                        next(order),
-                        follower.token,
-                        share,
-                        follower.node,
-                        parent,
-                        depth,
-                    ),
-                )
+            path = probability * share
+            if path >= limits.min_probability:
+                heapq.heappush(heap, (-path, next(order), share, follower, parent, depth))
 
-    push(node, 1.0, ROOT, 1)
+    push(node, occurrences(parts, node), 1.0, ROOT, 1)
     while heap and len(tokens) < count:
-        minus, _, token, share, node, parent, depth = heapq.heappop(heap)
+        minus, _, share, (token, times, node), parent, depth = heapq.heappop(heap)
         tokens.append(token)
         parents.append(parent)
         shares.append(share)
         score -= minus
         if depth < limits.depth:
-            push(node, -minus, len(tokens) - 1, depth + 1)
+            push(node, times, -minus, len(tokens) - 1, depth + 1)
     return Proposal(tuple(tokens), tuple(parents), tuple(shares), score)
 
 
@@ -190,12 +193,16 @@ def _share(limits: Limits, probability: float) -> float:
     return limits.min_probability / probability * (1 - 1e-9)
 
 
-def _some(found: list[tuple[int, Node]]) -> list[tuple[int, Node]]:
-    """At most `MOST_MATCHES` of the matches, from the longest to the shortest, evenly."""
-    last = len(found) - 1
-    if last < MOST_MATCHES:
+def _some(found: Sequence[tuple[int, Node]]) -> Sequence[tuple[int, Node]]:
+    """Those matches that are weighed, from the longest to the shortest, evenly.
+
+    >>> [length for length, node in _some([(length, (1,)) for length in range(64, 0, -1)])]
+    [64, 43, 22, 1]
+    """
+    if len(found) <= MOST_MATCHES:
         return found
-    return [found[round(i * last / (MOST_MATCHES - 1))] for i in range(MOST_MATCHES)]
+    last, most = len(found) - 1, MOST_MATCHES if len(found) <= CIRCLE_MATCHES else FEW_MATCHES
+    return [found[round(i * last / (most - 1))] for i in range(most)]
 
 
 Follow = Callable[[Sequence[SuffixCounts], Node, int, Limits], Proposal]

@@ -170,11 +170,12 @@ class Corpus:
         """
         number = found.last - found.first
         ranks = np.arange(number) if number <= most else np.arange(most) * number // most
-        places = self._order[found.first + ranks].astype(np.int64) + found.length
+        places = self._order.take(found.first + ranks).astype(np.int64) + found.length
         if int(places.max(initial=0)) + count > len(self._tokens):
             raise InvalidInput(f"the datastore {self.path} is damaged; build it anew")
-        rows: Ids = self._tokens[places[:, None] + np.arange(count)]
-        return rows
+        # Token by token of all places, which is also how they are compared.
+        lines: Ids = self._tokens.take(places + np.arange(count)[:, None])
+        return lines.T
 
     def _places(self, sequence: list[int]) -> tuple[int, int]:
         tokens, length = self._token_view, len(sequence)
@@ -183,6 +184,8 @@ class Corpus:
             return tokens[place : place + length].tolist()
 
         first = bisect_left(self._order_view, sequence, key=begin)
+        if first == len(self) or begin(self._order_view[first]) != sequence:
+            return first, first
         return first, bisect_right(self._order_view, sequence, lo=first, key=begin)
 
 

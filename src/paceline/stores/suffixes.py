@@ -19,8 +19,15 @@ from typing import NamedTuple
 _NONE = 0xFFFFFFFF
 """No token: stands in `_token` where a state has no transition, or several."""
 
+MANY = 32
+"""Where more different tokens than this followed a sequence, the frequent ones are remembered."""
+
 Node = tuple[int, ...]
 """A sequence of tokens: its state in each of several automata, 0 where it does not occur."""
+
+
+_Ranked = tuple[int, int, int, Node]
+"""A follower as it is put in order: minus how often and how late it came, its token and node."""
 
 
 class Follower(NamedTuple):
@@ -29,6 +36,18 @@ class Follower(NamedTuple):
     token: int
     times: int
     node: Node
+
+
+class _Known(NamedTuple):
+    """What a look at all transitions of a state found, when it had occurred so many `times`.
+
+    The `tokens` are those that led to at least `least` occurrences then. A rarer one can have come
+    once more for each time that the state has, so until that is often enough, none is missed.
+    """
+
+    least: float
+    times: int
+    tokens: list[int]
 
 
 class SuffixCounts:
@@ -54,6 +73,7 @@ class SuffixCounts:
         # Most states have one transition; those with several keep them all in `_several`.
         self._token, self._target = array("I", [_NONE]), array("I", [0])
         self._several: dict[int, dict[int, int]] = {}
+        self._known: dict[int, _Known] = {}
         self.begin()
 
     def begin(self) -> None:
@@ -74,13 +94,24 @@ class SuffixCounts:
         several = self._several.get(state)
         return several.get(token, 0) if several is not None else 0
 
-    def transitions(self, state: int) -> Iterable[tuple[int, int]]:
-        """The tokens that followed, and the states that they lead to."""
+    def frequent(self, state: int, least: float) -> Iterable[tuple[int, int]]:
+        """The tokens that followed at least `least` times, and the states that they lead to."""
+        count, token = self.count, self._token[state]
+        if token != _NONE:
+            after = self._target[state]
+            return ((token, after),) if count[after] >= least else ()
         several = self._several.get(state)
-        if several is not None:
-            return several.items()
-        token = self._token[state]
-        return ((token, self._target[state]),) if token != _NONE else ()
+        if several is None:
+            return ()
+        if len(several) <= MANY or least <= 2:
+            return [(token, after) for token, after in several.items() if count[after] >= least]
+        known = self._known.get(state)
+        # A token comes at most once behind each occurrence, the last one before the look included.
+        if known is None or known.least + count[state] - known.times + 1 > least:
+            half = least / 2
+            tokens = [token for token, after in several.items() if count[after] >= half]
+            known = self._known[state] = _Known(half, count[state], tokens)
+        return [(token, several[token]) for token in known.tokens if count[several[token]] >= least]
 
     def suffixes(self, tokens: Iterable[int]) -> list[tuple[int, int]]:
         """The longest suffix of `tokens` that occurs, and the shorter ones that occur elsewhere.
@@ -186,20 +217,20 @@ def matches(parts: Sequence[SuffixCounts], tokens: Sequence[int]) -> list[tuple[
     chains = [part.suffixes(tokens) for part in parts]
     if len(chains) == 1:
         return [(length, (state,)) for length, state in chains[0]]
-    lengths = sorted({length for chain in chains for length, _ in chain}, reverse=True)
-    # A state stands for its own length and those below, down to the next.
-    return [
-        (
-            length,
-            tuple(min((c for c in chain if c[0] >= length), default=(0, 0))[1] for chain in chains),
-        )
-        for length in lengths
-    ]
+    lengths = {length for chain in chains for length, _ in chain}
+    # From the shortest on: a state stands for its own length and those below, down to the next.
+    found = []
+    for length in sorted(lengths):
+        for chain in chains:
+            if chain and chain[-1][0] < length:
+                chain.pop()
+        found.append((length, tuple([chain[-1][1] if chain else 0 for chain in chains])))
+    return found[::-1]
 
 
 def occurrences(parts: Sequence[SuffixCounts], node: Node) -> int:
     """How often the sequence occurs, at the end of a text too."""
-    return sum(part.count[state] for part, state in zip(parts, node, strict=True) if state)
+    return sum([part.count[state] for part, state in zip(parts, node, strict=True) if state])
 
 
 def followers(parts: Sequence[SuffixCounts], node: Node, share: float) -> list[Follower]:
@@ -209,29 +240,33 @@ def followers(parts: Sequence[SuffixCounts], node: Node, share: float) -> list[F
     """
     if len(parts) == 1:  # the same, shorter
         part, state = parts[0], node[0]
-        count, recent, least = part.count, part.recent, share * part.count[state]
-        only = [
+        count, recent = part.count, part.recent
+        only: list[_Ranked] = [
             (-count[after], -recent[after], token, (after,))
-            for token, after in part.transitions(state)
-            if count[after] >= least
+            for token, after in part.frequent(state, share * count[state])
         ]
-        return [Follower(token, -times, after) for times, _, token, after in sorted(only)]
-    total = occurrences(parts, node)
-    tokens: dict[int, None] = {}
+        return _in_order(only)
+    total = 0
+    tokens: set[int] = set()
     for part, state in zip(parts, node, strict=True):
         if state:
             # A share of the whole is reached in at least one part.
-            count, least = part.count, share * part.count[state]
-            tokens |= dict.fromkeys(
-                [token for token, after in part.transitions(state) if count[after] >= least]
-            )
-    found = []
+            total += part.count[state]
+            tokens.update([token for token, _ in part.frequent(state, share * part.count[state])])
+    found: list[_Ranked] = []
     for token in tokens:
-        after = tuple(
-            part.step(state, token) if state else 0 for part, state in zip(parts, node, strict=True)
-        )
-        times = occurrences(parts, after)
+        times = latest = 0
+        after = []
+        for part, state in zip(parts, node, strict=True):
+            next_state = part.step(state, token) if state else 0
+            after.append(next_state)
+            if next_state:
+                times += part.count[next_state]
+                latest = max(latest, part.recent[next_state])
         if times >= share * total:
-            latest = max(part.recent[s] for part, s in zip(parts, after, strict=True) if s)
-            found.append((-times, -latest, token, after))
+            found.append((-times, -latest, token, tuple(after)))
+    return _in_order(found)
+
+
+def _in_order(found: list[_Ranked]) -> list[Follower]:
     return [Follower(token, -times, after) for times, _, token, after in sorted(found)]
