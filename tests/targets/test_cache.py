@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from paceline.targets.cache import SLACK, KeyValueCache
+from paceline.targets.cache import BLOCK, SLACK, KeyValueCache
 
 HEADS, WIDTHS = 2, (3, 5)
 
@@ -61,7 +61,7 @@ def test_nothing_moves_and_nothing_is_allocated_before_it_is_written() -> None:
     cache.write(0, *rows_of(4, 2.0), 0)
     places = pointers(cache)
     assert [tuple(t.shape) for layer in cache.layers for t in layer] == [
-        (HEADS, 10 + SLACK, width) for width in (*WIDTHS, *WIDTHS)
+        (HEADS, 96, width) for width in (*WIDTHS, *WIDTHS)
     ]
     cache.keep([0, 2, 3])
     for _ in range(100):
@@ -79,7 +79,7 @@ def test_layers_come_in_their_order_and_whole() -> None:
     (first, _), (second, _) = cache.layers
     assert first[0, 0, 0] == 0.0
     assert second[0, 0, 0] == 10.0
-    assert first.shape[1] == 4 + SLACK
+    assert first.shape[1] == 96
 
 
 def test_rows_behind_the_end_are_zero_at_first() -> None:
@@ -124,3 +124,13 @@ def test_cutting_never_makes_it_longer() -> None:
     cache.keep([0, 1])
     cache.cut(5)
     assert cache.length == 2
+
+
+@pytest.mark.parametrize(("capacity", "rows"), [(0, 64), (1, 96), (32, 96), (33, 128), (100, 192)])
+def test_there_is_room_for_drafts_in_whole_blocks(capacity: int, rows: int) -> None:
+    cache = KeyValueCache(capacity)
+    assert cache.rows == rows
+    assert rows % BLOCK == 0
+    assert rows >= capacity + SLACK
+    cache.reserve(rows + 1)
+    assert cache.rows == rows + BLOCK

@@ -16,7 +16,7 @@ from transformers import LlamaConfig
 
 from paceline.errors import ModelError, UnsupportedModel
 from paceline.protocols import Work
-from paceline.targets import dense, packing
+from paceline.targets import dense, few_rows, packing
 from paceline.targets.cached import CachedTarget
 from paceline.targets.dense import Architecture, DenseDecoder, unsupported
 from paceline.targets.hf import HFDecoder
@@ -486,3 +486,29 @@ def test_padding_of_few_rows_changes_no_logits(
         torch.testing.assert_close(found[0].logits, expected, **CLOSE)
         torch.testing.assert_close(alone, expected, **CLOSE)
         torch.testing.assert_close(found[1].logits, own_logits(model, text[:1]), **CLOSE)
+
+
+@pytest.mark.skipif(not few_rows.works(), reason="no AVX-512 BF16, or no llvmlite")
+@pytest.mark.parametrize("family", ["llama", "qwen2", "qwen3"])
+def test_compiled_loops_give_a_chain_the_bits_of_plain_decoding(family: str) -> None:
+    """In bfloat16, without invariant mode: draft by draft against one row at a time."""
+    model = build(
+        family, hidden_size=128, num_attention_heads=4, head_dim=32, num_key_value_heads=2
+    )
+    decoder = DenseDecoder.from_weights(
+        model.state_dict(), model.config, dtype=torch.bfloat16, storage="packed"
+    )
+    target = CachedTarget(decoder)
+    text = tokens_of(60, seed=3)
+    plain, drafted = target.open(70), target.open(70)
+    for slot in (plain, drafted):
+        target.prefill(slot, text[:20])
+    at = 20
+    for size in (1, 2, 3, 5, 8, 12, 7):
+        rows = target.score([Work(drafted, text[at], Draft(text[at + 1 : at + size]))])[0].logits
+        target.commit(drafted, range(size - 1))
+        for row in rows:
+            alone = target.score([Work(plain, text[at], Draft())])[0].logits[0]
+            target.commit(plain, [])
+            assert torch.equal(row, alone)
+            at += 1

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
+from paceline.targets import few_rows
 from paceline.targets.cache import KeyValueCache
 from paceline.targets.text_head import Columns
 
@@ -62,7 +63,7 @@ class Segment:
     seen: int | None = None
     resume: Resume | None = None
     columns: Sequence[Columns] = ()
-    _bias: dict[tuple[Any, ...], Tensor | None] = field(default_factory=dict)
+    _masks: dict[tuple[Any, ...], Tensor] = field(default_factory=dict)
 
     def bias(
         self, positions: Tensor, window: int | None, like: Tensor, stack: int
@@ -71,19 +72,32 @@ class Segment:
 
         It has the dtype and the device of `like`.
         """
-        key = (window, stack, like.dtype, like.device)
-        if key not in self._bias:
-            self._bias[key] = self._make_bias(positions, window, like, stack)
-        return self._bias[key]
-
-    def _make_bias(
-        self, positions: Tensor, window: int | None, like: Tensor, stack: int
-    ) -> Tensor | None:
         new = self.start + self.rows
         all_seen = self.seen is None or self.seen == self.start
         if self.rows == 1 and self.end == new and all_seen and (window is None or new <= window):
             return None
-        seen = torch.zeros(self.rows, self.end, dtype=torch.bool)
+        return self.mask(positions, window, self.end, stack, like.dtype, like.device)
+
+    def mask(
+        self,
+        positions: Tensor,
+        window: int | None,
+        end: int,
+        stack: int,
+        dtype: torch.dtype,
+        device: torch.device,
+    ) -> Tensor:
+        """0 for what a row sees, minus infinity else: `[stack * rows, end]`, made once a pass."""
+        key = (window, end, stack, dtype, device)
+        if key not in self._masks:
+            self._masks[key] = self._make_mask(positions, window, end, stack, dtype).to(device)
+        return self._masks[key]
+
+    def _make_mask(
+        self, positions: Tensor, window: int | None, end: int, stack: int, dtype: torch.dtype
+    ) -> Tensor:
+        new = self.start + self.rows
+        seen = torch.zeros(self.rows, end, dtype=torch.bool)
         seen[:, : self.start if self.seen is None else self.seen] = True
         seen[:, self.start : new] = (
             torch.ones(self.rows, self.rows, dtype=torch.bool).tril()
@@ -92,11 +106,11 @@ class Segment:
         )
         if window is not None:
             own = positions[self.first : self.first + self.rows, None].cpu()
-            keys = torch.arange(self.end)
+            keys = torch.arange(end)
             keys[self.start : new] = own[:, 0]
             seen &= keys > own - window
-        bias = torch.zeros(seen.shape, dtype=like.dtype).masked_fill_(~seen, -torch.inf)
-        return bias.repeat(stack, 1).to(like.device)
+        mask = torch.zeros(seen.shape, dtype=dtype).masked_fill_(~seen, -torch.inf)
+        return mask.repeat(stack, 1)
 
 
 @dataclass(slots=True, eq=False)
@@ -178,6 +192,15 @@ def _attend_one(
 ) -> Tensor:
     heads, rows, _ = query.shape
     segment.cache.write(layer, key, value, segment.start)
+    if rows <= _FEW_ROWS and options.fused:
+        end = -(-segment.end // few_rows.KEYS) * few_rows.KEYS
+        keys, values = segment.cache.read(layer, end)
+        if few_rows.takes(query, keys, values):
+            stack = heads // key.shape[0]
+            precise = torch.float32, query.device
+            mask = segment.mask(positions, options.window, end, stack, *precise)
+            out = few_rows.attend_few(query, keys, values, mask, options.scale)
+            return out.transpose(0, 1)
     keys, values = segment.cache.read(layer, segment.end)
     # The query heads of a group stand one behind the other, as more rows of one head.
     stack = heads // key.shape[0] if rows <= _FEW_ROWS or not options.fused else 1

@@ -152,7 +152,6 @@ class _Tile(Writer):
         b, t = self.b, self.t
         x, records, out, step, bias, residual, residual_step, pairs = self.function.args
         ahead, cache = _NEAR if self._rows < _MANY_ROWS else _FAR
-        dot_type = self.ir.FunctionType(t.floats, [t.floats, t.ints, t.ints])
 
         def pair(index: Any, sums: list[Any]) -> list[Any]:
             record = self.at(records, index, _RECORD)
@@ -165,11 +164,7 @@ class _Tile(Writer):
             for r in range(self._rows):
                 two = self.everywhere(self.load(self.at(own, r, 4), t.i32), t.ints)
                 for half, weight in enumerate(weights):
-                    # In assembly, since llvmlite knows no bfloat16: sum += weight . two.
-                    arguments = [sums[_HALVES * r + half], weight, two]
-                    later.append(
-                        b.asm(dot_type, "vdpbf16ps $3, $2, $0", "=v,0,v,v", arguments, False)
-                    )
+                    later.append(self.dot(sums[_HALVES * r + half], weight, two))
             return later
 
         zeros = [t.floats([0.0] * LANES)] * (_HALVES * self._rows)

@@ -10,9 +10,12 @@ from torch import Tensor
 SLACK = 64
 """Rows beyond the capacity, for drafted and padding rows that are scored but never kept."""
 
+BLOCK = 32
+"""A cache has a multiple of so many rows, since kernels read them in blocks."""
+
 
 class KeyValueCache:
-    """Keys and values of every layer, `[heads, capacity + SLACK, head_dim]` each.
+    """Keys and values of every layer, `[heads, capacity + SLACK or more, head_dim]` each.
 
     A layer is allocated when it is first written, for the whole capacity, so that no tensor ever
     moves; on a CPU the pages are only taken when they are written to. Only `reserve`, for a draft
@@ -24,14 +27,15 @@ class KeyValueCache:
     """
 
     def __init__(self, capacity: int) -> None:
-        self.rows = capacity + SLACK
+        self.rows = 0
+        self.reserve(capacity + SLACK)
         self.length = 0
         self._keys: dict[int, Tensor] = {}
         self._values: dict[int, Tensor] = {}
 
     def reserve(self, rows: int) -> None:
         """Make room for this many rows; the layers grow when they are next written."""
-        self.rows = max(self.rows, rows)
+        self.rows = max(self.rows, -(-rows // BLOCK) * BLOCK)
 
     def write(self, layer: int, keys: Tensor, values: Tensor, start: int) -> None:
         """Write rows `[heads, n, head_dim]` at `start`. The length does not change."""

@@ -168,8 +168,17 @@ class Writer:
         up = b.add(odd, t.ints([0x7FFF] * LANES))
         return b.trunc(b.lshr(b.add(bits, up), half), t.shorts)
 
+    def dot(self, sums: Any, left: Any, right: Any) -> Any:
+        """16 floats plus the products of 16 pairs of bfloat16, each pair in an i32.
+
+        In assembly, since llvmlite knows no bfloat16. It needs AVX-512 BF16.
+        """
+        kind = self.ir.FunctionType(self.t.floats, [self.t.floats, self.t.ints, self.t.ints])
+        arguments = [sums, left, right]
+        return self.b.asm(kind, "vdpbf16ps $3, $2, $0", "=v,0,v,v", arguments, side_effect=False)
+
     def exponential(self, value: Any) -> Any:
-        """The exponential of 16 floats, to 1e-5 of it: from e**-87 to 2**127, and infinity behind.
+        """The exponential of 16 floats to 1e-5 of it, from e**-87 to 2**127; 0 and infinity behind.
 
         Two to the power of a whole number is an exponent; the rest, at most a half, goes through
         Taylor's series.
@@ -188,7 +197,8 @@ class Writer:
         for coefficient in reversed(series[:-1]):
             total = b.call(fma, [total, rest, self.same(coefficient)])
         exponent = b.add(b.fptosi(whole, t.ints), t.ints([127] * LANES))
-        return b.fmul(total, b.bitcast(b.shl(exponent, t.ints([23] * LANES)), t.floats))
+        result = b.fmul(total, b.bitcast(b.shl(exponent, t.ints([23] * LANES)), t.floats))
+        return b.select(b.fcmp_ordered("<", value, self.same(-87.0)), self.same(0.0), result)
 
     def same(self, number: float) -> Any:
         """A constant in each lane."""
