@@ -37,6 +37,12 @@ def questions(path: Path, categories: Sequence[str], per_category: int) -> list[
             found[item["category"]].append(
                 Question(item["question_id"], item["category"], item["turns"][0])
             )
+    few = {name: len(group) for name, group in found.items() if len(group) < per_category}
+    if few:
+        raise SystemExit(
+            f"{path}: expected {per_category} prompts of each category; found "
+            + ", ".join(f"{count} of {name}" for name, count in few.items())
+        )
     return [question for group in zip(*found.values(), strict=True) for question in group]
 
 

@@ -165,13 +165,15 @@ def main() -> None:
     parser.add_argument("--max-tokens", type=int, default=96)
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
+    # Refused now, not behind the minutes that the passes take.
+    questions(options.prompts, CATEGORIES, 1)
     console = Console()
     small = paceline.load("qwen2.5-coder-0.5b", dtype="bfloat16")
     result: dict[str, Any] = {"passes 0.5b": passes(small)}
     console.print("0.5b", result["passes 0.5b"])
     model = paceline.load("qwen2.5-coder-1.5b", dtype="bfloat16")
     cheap = paceline.load(
-        "qwen2.5-coder-0.5b", dtype="bfloat16", storage="int4", head_tokens=32_000
+        "qwen2.5-coder-0.5b", dtype="bfloat16", storage="int4", head_tokens=48_000
     )
     result["passes 1.5b"] = passes(model)
     result["passes 0.5b int4"] = passes(cheap)
