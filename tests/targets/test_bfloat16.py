@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
 
-from paceline.targets import bfloat16
+from paceline.targets import bfloat16, machine_code
 from paceline.targets.bfloat16 import Bfloat16Linear, bfloat16_works
 from tests.targets.test_packing import normal
 
@@ -99,6 +100,26 @@ def test_what_has_another_shape_or_type_is_not_read_past(shape: tuple[int, ...])
             product(torch.zeros(2, 64, dtype=BF16), residual)
 
 
+def test_weights_and_devices_that_the_loops_cannot_read() -> None:
+    weight = normal(32, 64, dtype=BF16)
+    for bias in (torch.zeros(32), torch.zeros(31, dtype=BF16)):
+        with pytest.raises(ValueError, match=r"expected bfloat16 \[32\] on the CPU"):
+            Bfloat16Linear(weight, bias)
+    product = Bfloat16Linear(weight, None)
+    with pytest.raises(ValueError, match=r"on the CPU; got torch\.bfloat16 \[2, 64\] on meta"):
+        product(torch.zeros(2, 64, dtype=BF16, device="meta"))
+    x = normal(3, 64, seed=1, dtype=BF16)
+    with torch.device("meta"):  # where new tensors go that are not told where
+        found = product(x)
+    assert torch.equal(found, product(x))
+
+
+def test_copies_share_the_code() -> None:
+    product = Bfloat16Linear(normal(32, 64, dtype=BF16), None)
+    x = normal(3, 64, seed=1, dtype=BF16)
+    assert torch.equal(copy.deepcopy(product)(x), product(x))
+
+
 class TestWhetherItWorks:
     @pytest.fixture(autouse=True)
     def _forget(self) -> Iterator[None]:
@@ -122,5 +143,5 @@ class TestWhetherItWorks:
         assert len(tries) == 1
 
     def test_other_processors(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(bfloat16, "has_instructions", lambda *names: False)
+        monkeypatch.setattr(machine_code, "has_instructions", lambda *names: False)
         assert not bfloat16_works()

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from paceline.targets import few_rows
+from paceline.targets import few_rows, machine_code
 from paceline.targets.few_rows import KEYS, attend_few, takes, works
 from tests.targets.test_packing import normal
 
@@ -47,7 +47,7 @@ def test_it_is_attention(heads: tuple[int, int, int], rows: int, blocks: int) ->
     bias = causal(heads[0] // heads[1], rows, end, max(0, end - rows - 3))
     scale = heads[2] ** -0.5
     assert takes(query, keys, values)
-    found = attend_few(query, keys, values, bias, scale)
+    found = attend_few(query, keys, values, bias, end, scale)
     right = exact(query, keys, values, bias, scale)
     assert found.dtype is BF16
     # Weights and results are rounded once each, to 8 bits; values are about 1.
@@ -59,15 +59,25 @@ def test_trees_windows_and_keys_that_nobody_sees() -> None:
     bias = torch.full((3, 64), -torch.inf)
     bias[0, 5] = bias[1, [7, 40]] = bias[2, 30:50] = 0
     bias = bias.repeat(2, 1)
-    found = attend_few(query, keys, values, bias, 0.3)
+    found = attend_few(query, keys, values, bias, 64, 0.3)
     right = exact(query, keys, values, bias, 0.3)
     assert float((found.double() - right).abs().max()) <= 2.0**-7 * float(right.abs().max())
     assert torch.equal(found[:, 0], values[:, 5].repeat_interleave(2, dim=0))
 
 
+@pytest.mark.parametrize("length", [33, 34, 63])
+@pytest.mark.parametrize("left", [torch.nan, torch.inf])
+def test_what_lies_behind_the_end_may_be_anything(length: int, left: float) -> None:
+    query, keys, values = (x.clone() for x in made((4, 2, 64), 3, 64))
+    bias = causal(2, 3, 64, length - 3)
+    expected = attend_few(query, keys, values, bias, length, 0.1)
+    keys[:, length:] = values[:, length:] = left
+    assert torch.equal(attend_few(query, keys, values, bias, length, 0.1), expected)
+
+
 def test_large_scores_do_not_overflow() -> None:
     query, keys, values = made((2, 1, 32), 2, 32)
-    found = attend_few(100 * query, 100 * keys, values, torch.zeros(4, 32), 1.0)
+    found = attend_few(100 * query, 100 * keys, values, torch.zeros(4, 32), 32, 1.0)
     best = (query.double() @ keys.double().transpose(1, 2)).argmax(-1)
     assert torch.equal(found, values[0][best])
 
@@ -80,17 +90,16 @@ def test_a_row_of_a_chain_has_the_same_bits_in_any_company_and_team(
     rows, start, stack = 8, 59, heads[0] // heads[1]
     query, keys, values = made(heads, rows, 96)
     threads = torch.get_num_threads()
-    alone = [
-        attend_few(
-            query[:, [i]], keys[:, :end], values[:, :end], causal(stack, 1, end, start + i), 0.1
-        )
-        for i in range(rows)
-        for end in [-(-(start + i + 1) // KEYS) * KEYS]
-    ]
+    alone = []
+    for i, length in enumerate(range(start + 1, start + rows + 1)):
+        end = -(-length // KEYS) * KEYS
+        own = query[:, [i]], keys[:, :end], values[:, :end]
+        alone.append(attend_few(*own, causal(stack, 1, end, length - 1), length, 0.1))
+    bias = causal(stack, rows, 96, start)
     try:
         for number in (1, 2, 5):
             torch.set_num_threads(number)
-            found = attend_few(query, keys, values, causal(stack, rows, 96, start), 0.1)
+            found = attend_few(query, keys, values, bias, start + rows, 0.1)
             assert torch.equal(found, torch.cat(alone, dim=1))
     finally:
         torch.set_num_threads(threads)
@@ -100,10 +109,10 @@ def test_threads_of_the_caller_do_not_meet() -> None:
     bias = torch.zeros(18, 64)
     inputs = [normal(6, 6, 64, seed=seed, dtype=BF16) for seed in range(8)]
     _, keys, values = made((6, 2, 64), 6, 64)
-    expected = [attend_few(query, keys, values, bias, 0.1) for query in inputs]
+    expected = [attend_few(query, keys, values, bias, 64, 0.1) for query in inputs]
     with ThreadPoolExecutor(4) as pool:
         for _ in range(20):
-            run = pool.map(lambda query: attend_few(query, keys, values, bias, 0.1), inputs)
+            run = pool.map(lambda query: attend_few(query, keys, values, bias, 64, 0.1), inputs)
             for found, right in zip(run, expected, strict=True):
                 assert torch.equal(found, right)
 
@@ -116,6 +125,9 @@ def test_what_it_does_not_take() -> None:
     assert not takes(query, keys[:, :40], values[:, :40])  # no whole block
     assert not takes(query[..., :48], keys[..., :48], values[..., :48])  # nor a width of blocks
     assert not takes(query, keys[..., :32], values)
+    assert not takes(query, keys[..., :32], values[..., :32])
+    assert not takes(query.to("meta"), keys, values)
+    assert not takes(query, keys.to("meta"), values.to("meta"))
     assert not takes(query, keys.transpose(1, 2).contiguous().transpose(1, 2), values)
     assert not takes(*(torch.zeros(1, 64, 416, dtype=BF16) for _ in range(3)))
 
@@ -142,5 +154,5 @@ class TestWhetherItWorks:
         assert len(tries) == 1
 
     def test_other_processors(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(few_rows, "has_instructions", lambda *names: False)
+        monkeypatch.setattr(machine_code, "has_instructions", lambda *names: False)
         assert not works()

@@ -24,6 +24,7 @@ from paceline.targets.attention import Segment
 from paceline.targets.cache import KeyValueCache
 from paceline.targets.cached import CachedTarget
 from paceline.targets.hf import HFDecoder
+from paceline.targets.packing import pack_modules
 from paceline.types import Draft
 from tests.greedy import COUNT, DRAFTERS, PROMPT, assert_greedy, generated
 from tests.rigged import assert_r0, flip, oracle, ragged, run
@@ -725,3 +726,20 @@ def test_a_wrong_mask_or_cache_is_caught_by_the_probe(
     monkeypatch.setattr(place, name, fault)
     with pytest.raises(UnsupportedModel, match=says):
         HFDecoder(model)
+
+
+@pytest.mark.parametrize("storage", ["packed", "int8", "int4"])
+@pytest.mark.parametrize("family", ["phi", "gpt_neox"])
+def test_a_model_in_bfloat16_with_its_modules_packed(family: str, storage: Any) -> None:
+    """The decoder copies the model, and with it whatever multiplies in place of its modules."""
+    sizes = {"hidden_size": 128, "num_attention_heads": 4, "intermediate_size": 128}
+    model = build(family, **sizes).to(torch.bfloat16)
+    text = tokens_of(20)
+    expected = own_logits(model, text)
+    assert pack_modules(model, storage)
+    target = CachedTarget(HFDecoder(model))
+    slot = target.open(40)
+    target.prefill(slot, text[:9])
+    found = target.score([Work(slot, text[9], Draft(text[10:]))])[0].logits
+    near = {"packed": 0.02, "int8": 0.05, "int4": 0.5}[storage]
+    assert float((found - expected[9:]).norm() / expected[9:].norm()) < near

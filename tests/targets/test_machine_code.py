@@ -9,7 +9,14 @@ import pytest
 import torch
 
 from paceline.targets import machine_code
-from paceline.targets.machine_code import Code, Functions, Team, has_instructions
+from paceline.targets.machine_code import (
+    FAILURES,
+    Code,
+    Functions,
+    Team,
+    compiles,
+    has_instructions,
+)
 
 ir = pytest.importorskip("llvmlite.ir")
 
@@ -96,3 +103,25 @@ def test_functions_are_called_by_their_keys() -> None:
     for key in ("three", "a", "of them"):
         functions.run(key, (ctypes.addressof(told),), 1)
         assert told.value == len(key)
+
+
+def test_a_library_that_cannot_be_loaded_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken() -> None:
+        raise OSError("libllvmlite.so: cannot open shared object file")
+
+    monkeypatch.setattr("llvmlite.binding.get_host_cpu_features", broken)
+    assert not has_instructions("avx512f")
+    assert not compiles(lambda: pytest.fail("compiled"), "avx512f")
+
+
+@pytest.mark.parametrize("error", [*FAILURES, None])
+def test_whether_functions_compile(
+    error: type[Exception] | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    def functions() -> None:
+        if error is not None:
+            raise error("no OpenMP is loaded")
+
+    with caplog.at_level("INFO", "paceline"):
+        assert compiles(functions) == (error is None)
+    assert ("no OpenMP is loaded" in caplog.text) == (error is not None)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import gelu, silu
 
-from paceline.targets import row_operations
+from paceline.targets import machine_code, row_operations
 from paceline.targets.row_operations import compiled_work, gated, rms_norm, rotate
 from tests.targets.test_packing import normal
 
@@ -126,12 +126,12 @@ class TestWhetherTheyAreCompiled:
             tries.append(None)
             raise OSError("no OpenMP")
 
-        monkeypatch.setattr(row_operations, "has_instructions", lambda *names: True)
+        monkeypatch.setattr(machine_code, "has_instructions", lambda *names: True)
         monkeypatch.setattr(row_operations, "_functions", fail)
         assert not compiled_work()
         assert not compiled_work()
         assert len(tries) == 1
 
     def test_other_processors(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(row_operations, "has_instructions", lambda *names: False)
+        monkeypatch.setattr(machine_code, "has_instructions", lambda *names: False)
         assert not compiled_work()

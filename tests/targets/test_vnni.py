@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from paceline.targets import vnni
+from paceline.targets import machine_code, vnni
 from paceline.targets.vnni import GROUP, VnniProduct, vnni_works
 from tests.targets.test_packing import normal
 
@@ -132,5 +132,5 @@ class TestWhetherItWorks:
         assert len(tries) == 1
 
     def test_other_processors(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(vnni, "has_instructions", lambda *names: False)
+        monkeypatch.setattr(machine_code, "has_instructions", lambda *names: False)
         assert not vnni_works()

@@ -199,7 +199,7 @@ def _attend_one(
             stack = heads // key.shape[0]
             precise = torch.float32, query.device
             mask = segment.mask(positions, options.window, end, stack, *precise)
-            out = few_rows.attend_few(query, keys, values, mask, options.scale)
+            out = few_rows.attend_few(query, keys, values, mask, segment.end, options.scale)
             return out.transpose(0, 1)
     keys, values = segment.cache.read(layer, segment.end)
     # The query heads of a group stand one behind the other, as more rows of one head.

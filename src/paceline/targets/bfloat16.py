@@ -12,7 +12,6 @@ weights of output 0, those of output 1, and so on.
 from __future__ import annotations
 
 import functools
-import logging
 from typing import Any
 
 import torch
@@ -20,10 +19,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from paceline.targets.linear import pad_rows
-from paceline.targets.machine_code import FAILURES, Functions, has_instructions
+from paceline.targets.machine_code import Functions, compiles, has_instructions
 from paceline.targets.vector_code import LANES, Writer, loop
-
-log = logging.getLogger("paceline")
 
 _HALVES = 2
 """Registers of outputs that a loop fills at once."""
@@ -42,8 +39,9 @@ second). With few rows the processor keeps up by itself; with more, six and eigh
 longer without, and the second cache has more room for what is under way."""
 
 _MANY_ROWS = 6
+"""From so many rows on it is far."""
 
-_SUMS_ONLY = torch.zeros(_OUTPUTS, dtype=torch.bfloat16)
+_ZEROS = torch.zeros(_OUTPUTS, dtype=torch.bfloat16, device="cpu")
 """What is added where there is no bias or no residual."""
 
 
@@ -59,6 +57,9 @@ class Bfloat16Linear:
 
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
         self._outputs, self._inputs = weight.shape
+        for given, shape in ((weight, (self._outputs, self._inputs)), (bias, (self._outputs,))):
+            if given is not None and not _fits(given, shape):
+                raise ValueError(f"expected bfloat16 {list(shape)} on the CPU; got {_told(given)}")
         self._filled = -self._outputs % _OUTPUTS
         weight = pad_rows(weight, self._outputs + self._filled)
         pairs = weight.reshape(-1, _OUTPUTS, self._inputs // 2, 2)
@@ -73,18 +74,18 @@ class Bfloat16Linear:
 
     def __call__(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
         """See `linear.Linear`. Bias and residual are added before the result is rounded."""
-        if x.shape[1:] != (self._inputs,) or x.dtype is not torch.bfloat16:
-            raise ValueError(f"expected bfloat16 [n, {self._inputs}]; got {x.dtype} {x.shape}")
+        if x.dim() != 2 or not _fits(x, (len(x), self._inputs)):
+            raise ValueError(f"expected bfloat16 [n, {self._inputs}] on the CPU; got {_told(x)}")
         if residual is not None:
-            if residual.shape != (len(x), self._outputs) or residual.dtype is not torch.bfloat16:
+            if not _fits(residual, (len(x), self._outputs)):
                 raise ValueError(
-                    f"expected a bfloat16 residual [{len(x)}, {self._outputs}]; got "
-                    f"{residual.dtype} {residual.shape}"
+                    f"expected a bfloat16 residual [{len(x)}, {self._outputs}] on the CPU; got "
+                    f"{_told(residual)}"
                 )
             residual = functional.pad(residual, (0, self._filled)) if self._filled else residual
             residual = residual.contiguous()
         x = x.contiguous()
-        out = torch.empty(len(x), self._outputs + self._filled, dtype=torch.bfloat16)
+        out = x.new_empty(len(x), self._outputs + self._filled)
         for first in range(0, len(x), _CHUNK):
             own = slice(first, first + _CHUNK)
             self._multiply(x[own], None if residual is None else residual[own], out[own])
@@ -93,15 +94,24 @@ class Bfloat16Linear:
     def _multiply(self, x: Tensor, residual: Tensor | None, out: Tensor) -> None:
         blocks, pairs = self._records.shape[:2]
         threads = torch.get_num_threads()
-        scratch = torch.empty(threads * x.numel(), dtype=torch.bfloat16)
-        bias = _SUMS_ONLY if self._bias is None else self._bias
-        added = _SUMS_ONLY if residual is None else residual
+        scratch = x.new_empty(threads * x.numel())
+        bias = _ZEROS if self._bias is None else self._bias
+        added = _ZEROS if residual is None else residual
         full = (len(x) - 1) // _MOST_ROWS
         tensors = (x, self._records, out, scratch, bias, added)
         steps = (_step(self._bias), _step(residual), 0 if residual is None else out.stride(0) * 2)
         places = (tensor.data_ptr() for tensor in tensors)
         arguments = (*places, blocks, pairs, full, *steps)
         self._functions.run(len(x) - full * _MOST_ROWS, arguments, threads)
+
+
+def _fits(tensor: Tensor, shape: tuple[int, ...]) -> bool:
+    """Whether the loops may read it: they look at nothing but its address."""
+    return tensor.shape == shape and tensor.dtype is torch.bfloat16 and tensor.device.type == "cpu"
+
+
+def _told(tensor: Tensor) -> str:
+    return f"{tensor.dtype} {list(tensor.shape)} on {tensor.device}"
 
 
 def _step(added: Tensor | None) -> int:
@@ -111,15 +121,12 @@ def _step(added: Tensor | None) -> int:
 
 @functools.cache
 def bfloat16_works() -> bool:
-    """Whether this processor has the instructions, and the loop can be compiled and called."""
-    if not has_instructions("avx512f", "avx512bw", "avx512vl", "avx512bf16"):
-        return False
-    try:
-        _functions()
-    except FAILURES as error:
-        log.info("bfloat16 products go through torch: %s", error)
-        return False
-    return True
+    """Whether this processor has the instructions, and the loops can be compiled and called.
+
+    Not on one with AMX, for which oneDNN has kernels that no loop of dot products keeps up with.
+    """
+    names = ("avx512f", "avx512bw", "avx512vl", "avx512bf16")
+    return compiles(_functions, *names) and not has_instructions("amx-bf16")
 
 
 @functools.cache

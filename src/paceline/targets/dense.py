@@ -22,6 +22,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from paceline.errors import ModelError, UnsupportedModel
+from paceline.targets import few_rows
 from paceline.targets.attention import Pass, attend
 from paceline.targets.checkpoint import Checkpoint
 from paceline.targets.layers import hidden_states
@@ -183,6 +184,8 @@ class DenseDecoder:
         )
         self._least_rows = max(layer.qkv.least_rows for layer in self.layers)
         self._activation = _ACTIVATIONS[architecture.activation]
+        if dtype is torch.bfloat16 and architecture.head_dim % few_rows.KEYS == 0:
+            few_rows.works(architecture.head_dim)  # compiled now, not in the first pass
         half = architecture.head_dim // 2
         self._sign = torch.cat([-torch.ones(half), torch.ones(half)])
 

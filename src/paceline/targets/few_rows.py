@@ -9,20 +9,21 @@ tokens, and what it does not see adds nothing.
 from __future__ import annotations
 
 import functools
-import logging
 import struct
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from paceline.targets.machine_code import FAILURES, Functions, has_instructions
+from paceline.targets.cache import BLOCK
+from paceline.targets.machine_code import Functions, compiles
 from paceline.targets.vector_code import LANES, Writer, loop
 
-log = logging.getLogger("paceline")
-
-KEYS = 32
+KEYS = BLOCK
 """Keys are taken in blocks of so many."""
+
+_MOST_ROWS = 6
+"""More rows in a tile are hardly faster, and take long to compile."""
 
 _SUMS = 24
 """Registers for sums of weighted values."""
@@ -33,25 +34,31 @@ def takes(query: Tensor, keys: Tensor, values: Tensor) -> bool:
     width = query.shape[2]
     return (
         query.dtype is keys.dtype is values.dtype is torch.bfloat16
-        and query.device.type == "cpu"
+        and query.device.type == keys.device.type == values.device.type == "cpu"
+        and keys.shape[2] == width
         and width % KEYS == 0
         and width <= _SUMS * LANES
         and keys.shape == values.shape
         and keys.shape[1] % KEYS == 0
         and keys.stride()[1:] == values.stride()[1:] == (width, 1)
         and keys.stride(0) == values.stride(0)
-        and works()
+        and works(width)
     )
 
 
-def attend_few(query: Tensor, keys: Tensor, values: Tensor, bias: Tensor, scale: float) -> Tensor:
+def attend_few(
+    query: Tensor, keys: Tensor, values: Tensor, bias: Tensor, length: int, scale: float
+) -> Tensor:
     """softmax(scale q k + bias) v, for every row of every head.
 
     Args:
         query: bfloat16 `[heads, n, width]`, a width that blocks of keys divide.
         keys, values: bfloat16 `[kv_heads, end, width]` of a cache, `end` a multiple of `KEYS`.
             Query heads that share a head of the cache stand one behind the other.
-        bias: float32 `[heads / kv_heads * n, end]`: 0 for what a row sees, minus infinity else.
+        bias: float32 `[heads / kv_heads * n, end]`, the same n rows for each head: 0 for what a
+            row sees, minus infinity else.
+        length: of the keys and values that are there. What lies behind, up to `end`, may be
+            anything, and no row sees it.
         scale: of the products.
 
     Returns:
@@ -68,31 +75,25 @@ def attend_few(query: Tensor, keys: Tensor, values: Tensor, bias: Tensor, scale:
     functions, most = _functions(width), _most_rows(width)
     full = (rows - 1) // most
     room = 4 * rows * end + 2 * KEYS * width + 4 * rows
-    scratch = torch.empty(threads * room, dtype=torch.uint8)
+    scratch = query.new_empty(threads * room, dtype=torch.uint8)
     (bits,) = struct.unpack("<i", struct.pack("<f", scale))
     tensors = (query, keys, values, bias, out, scratch)
-    numbers = (kv_heads * parts, parts, full, end // KEYS, 2 * keys.stride(0), room, bits)
+    numbers = (kv_heads * parts, parts, full, end // KEYS, length, 2 * keys.stride(0), room, bits)
     places = (tensor.data_ptr() for tensor in tensors)
     functions.run(rows - full * most, (*places, *numbers), threads)
     return out
 
 
 @functools.cache
-def works() -> bool:
-    """Whether this processor has the instructions, and the loops can be compiled and called."""
-    if not has_instructions("avx512f", "avx512bw", "avx512vl", "avx512bf16"):
-        return False
-    try:
-        _functions(2 * KEYS)
-    except FAILURES as error:
-        log.info("attention goes through torch: %s", error)
-        return False
-    return True
+def works(width: int = 2 * KEYS) -> bool:
+    """Whether the loops for heads of this width can be compiled and called here."""
+    names = ("avx512f", "avx512bw", "avx512vl", "avx512bf16")
+    return compiles(lambda: _functions(width), *names)
 
 
 def _most_rows(width: int) -> int:
     """Rows that a tile takes at once, so that their sums stay in registers."""
-    return _SUMS // (width // LANES)
+    return min(_MOST_ROWS, _SUMS // (width // LANES))
 
 
 @functools.cache
@@ -148,6 +149,9 @@ class _Scores(Writer):
             for h in halves:
                 added = self.load(self.at(self.at(bias, own), h, 4 * LANES), t.floats)
                 value = b.call(fma, [sums[len(halves) * r + h], factor, added])
+                # Not what is not seen: it may be no number, to which nothing can be added.
+                hidden = self.same(float("-inf"))
+                value = b.select(b.fcmp_ordered("==", added, hidden), hidden, value)
                 b.store(value, self.at(self.at(scores, own), h, 4 * LANES), align=1)
         b.ret_void()
         return self.function
@@ -157,7 +161,7 @@ class _Values(Writer):
     """Writes the weighted sums of the values for so many rows.
 
     It takes the weights, bfloat16, and the bytes from one row of them to the next; the sum of each
-    row's weights; the values; where the results go; and how many pairs of keys there are.
+    row's weights; the values; where the results go; and how many values there are.
     """
 
     def __init__(self, module: Any, rows: int, width: int) -> None:
@@ -169,13 +173,16 @@ class _Values(Writer):
     def write(self) -> Any:
         """The whole function."""
         b, t = self.b, self.t
-        weights, step, totals, values, out, pairs = self.function.args
+        weights, step, totals, values, out, length = self.function.args
+        pairs = b.lshr(b.add(length, t.i64(1)), t.i64(1))
         columns = self._width // LANES
         starts = [self.at(weights, b.mul(step, t.i64(r))) for r in range(self._rows)]
 
         def pair(index: Any, sums: list[Any]) -> list[Any]:
             first = self.at(values, index, 4 * self._width)
-            second = self.at(first, 2 * self._width)
+            # Behind the last value may be what is not a number, even times a weight of 0.
+            alone = b.icmp_signed("==", b.add(b.mul(index, t.i64(2)), t.i64(1)), length)
+            second = b.select(alone, first, self.at(first, 2 * self._width))
             twos = [
                 self.everywhere(self.load(self.at(start, index, 4), t.i32), t.ints)
                 for start in starts
@@ -208,9 +215,9 @@ class _Values(Writer):
 class _Attention(Writer):
     """Writes attention for some full tiles of rows, and so many rows behind them.
 
-    A thread does whole heads of the cache: scores of all rows block by block of keys, weights row
-    by row, values tile by tile. Weights are rounded to bfloat16, as ATen rounds them; their sum
-    is not.
+    A thread does whole heads of the cache, or of the query: scores of all rows block by block of
+    keys, weights row by row, values tile by tile. Weights are rounded to bfloat16, as ATen rounds
+    them; their sum is not.
     """
 
     def __init__(
@@ -228,9 +235,9 @@ class _Attention(Writer):
     def write(self) -> None:
         """The whole function."""
         b, t, row_bytes = self.b, self.t, 2 * self._width
-        fields = self.fields(self.function.args[0], 13)
+        fields = self.fields(self.function.args[0], 14)
         query, keys, values, bias, out, scratch = (b.inttoptr(f, t.pointer) for f in fields[:6])
-        tasks, parts, full, blocks, head_bytes, room, bits = fields[6:]
+        tasks, parts, full, blocks, length, head_bytes, room, bits = fields[6:]
         scale = b.bitcast(b.trunc(bits, t.i32), t.f32)
         thread = self.thread(self._team)
         count = b.add(b.mul(full, t.i64(_most_rows(self._width))), t.i64(self._rows))
@@ -267,7 +274,6 @@ class _Attention(Writer):
 
             loop(b, t.i64(0), blocks, [], block)
             self._weigh(scores, totals, count, step, b.mul(blocks, t.i64(KEYS // LANES)))
-            pairs = b.mul(blocks, t.i64(KEYS // 2))
 
             def tile(first: Any, rows: int) -> None:
                 b.call(
@@ -278,7 +284,7 @@ class _Attention(Writer):
                         self.at(totals, first, 4),
                         self.at(values, head),
                         self.at(result, first, row_bytes),
-                        pairs,
+                        length,
                     ],
                 )
 

@@ -7,6 +7,7 @@ own would fight with those of torch, which spin between products.
 from __future__ import annotations
 
 import ctypes
+import logging
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, Generic, TypeVar
@@ -19,7 +20,9 @@ MAPS = Path("/proc/self/maps")
 Key = TypeVar("Key", bound=Hashable)
 
 FAILURES = (AttributeError, OSError, RuntimeError, TypeError, ValueError)
-"""What comes of another llvmlite, or where no OpenMP is found. torch can multiply as well."""
+"""What comes of another llvmlite, or where no OpenMP is found. torch can do the same."""
+
+log = logging.getLogger("paceline")
 
 
 class Team:
@@ -97,9 +100,24 @@ def has_instructions(*names: str) -> bool:
         from llvmlite import binding
 
         features = binding.get_host_cpu_features()
-    except (ImportError, RuntimeError):
+    except (ImportError, OSError, RuntimeError):  # missing, or without its library
         return False
     return all(features.get(name, False) for name in names)
+
+
+def compiles(functions: Callable[[], object], *instructions: str) -> bool:
+    """Whether the processor has these instructions, and the functions can be compiled and called.
+
+    Why they cannot is told in the log.
+    """
+    if not has_instructions(*instructions):
+        return False
+    try:
+        functions()
+    except FAILURES as error:
+        log.info("torch in place of compiled loops: %s", error)
+        return False
+    return True
 
 
 class Functions(Generic[Key]):
@@ -124,6 +142,10 @@ class Functions(Generic[Key]):
         write(module, names, self._team.functions)
         self._code = Code(str(module))
         self._address = {key: self._code[name] for key, name in names.items()}
+
+    def __deepcopy__(self, memo: object) -> Functions[Key]:
+        """Code is shared by the copies of what calls it."""
+        return self
 
     def run(self, key: Key, arguments: Sequence[int], threads: int) -> None:
         """Call one with these numbers; it is given their address."""

@@ -8,7 +8,6 @@ AVX-512 each is one compiled loop; elsewhere torch does them.
 from __future__ import annotations
 
 import functools
-import logging
 import struct
 from collections.abc import Callable
 from typing import Any
@@ -17,10 +16,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import silu
 
-from paceline.targets.machine_code import FAILURES, Functions, has_instructions
+from paceline.targets.machine_code import Functions, compiles
 from paceline.targets.vector_code import LANES, Writer, loop
-
-log = logging.getLogger("paceline")
 
 _ALONE = 2**15
 """Numbers up to which one thread is as fast as all."""
@@ -42,7 +39,7 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float, offset: float = 0.0) -> Tens
     tensor([[0.8485, 1.1314]])
     """
     width = x.shape[-1]
-    if offset or width % LANES or weight.dtype is not x.dtype or not _compiled(x):
+    if offset or width % LANES or not _compiled(x, weight) or weight.shape != (width,):
         wide = x.float()
         wide = wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + eps)
         return (
@@ -66,12 +63,14 @@ def rotate(heads: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
         `[heads, n, width]`.
     """
     rows, count, width = heads.shape
-    if width % (2 * LANES) or cos.dtype is not heads.dtype or not _compiled(heads):
+    angles = (rows, 1, width)
+    fit = cos.shape == sin.shape == angles and width % (2 * LANES) == 0
+    if not (fit and _compiled(heads, cos, sin)):
         return torch.addcmul(heads * cos, heads.roll(width // 2, -1), sin).transpose(0, 1)
     if heads.stride()[1:] != (width, 1):
         heads = heads.contiguous()
     cos, sin = cos.contiguous(), sin.contiguous()
-    out = torch.empty(count, rows, width, dtype=heads.dtype)
+    out = heads.new_empty(count, rows, width)
     numbers = (rows, count, width // (2 * LANES), 2 * heads.stride(0))
     _run("rotate", heads.numel(), (heads, cos, sin, out), numbers)
     return out
@@ -92,7 +91,7 @@ def gated(gate_up: Tensor, activation: Callable[[Tensor], Tensor]) -> Tensor:
         gate, up = gate_up.chunk(2, dim=-1)
         return activation(gate).mul_(up)
     gate_up = gate_up.contiguous()
-    out = torch.empty(rows, width, dtype=gate_up.dtype)
+    out = gate_up.new_empty(rows, width)
     _run("gate", gate_up.numel(), (gate_up, out), (rows, width // LANES))
     return out
 
@@ -102,21 +101,15 @@ def _run(name: str, size: int, tensors: tuple[Tensor, ...], numbers: tuple[int, 
     _functions().run(name, (*(tensor.data_ptr() for tensor in tensors), *numbers), threads)
 
 
-def _compiled(x: Tensor) -> bool:
-    return x.dtype is torch.bfloat16 and x.device.type == "cpu" and compiled_work()
+def _compiled(*tensors: Tensor) -> bool:
+    fit = all(x.dtype is torch.bfloat16 and x.device.type == "cpu" for x in tensors)
+    return fit and compiled_work()
 
 
 @functools.cache
 def compiled_work() -> bool:
     """Whether this processor has the instructions, and the loops can be compiled and called."""
-    if not has_instructions("avx512f", "avx512bw", "avx512vl"):
-        return False
-    try:
-        _functions()
-    except FAILURES as error:
-        log.info("norms, rotations and gates go through torch: %s", error)
-        return False
-    return True
+    return compiles(_functions, "avx512f", "avx512bw", "avx512vl")
 
 
 @functools.cache

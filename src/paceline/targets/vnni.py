@@ -12,16 +12,13 @@ of levels, then 16 scales and 16 zeros. In the first 64 bytes, the low halves of
 from __future__ import annotations
 
 import functools
-import logging
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from paceline.targets.machine_code import FAILURES, Functions, has_instructions
+from paceline.targets.machine_code import Functions, compiles
 from paceline.targets.vector_code import LANES, Writer, loop
-
-log = logging.getLogger("paceline")
 
 GROUP = 32
 """Inputs that share a scale and a zero, and the rounding of the activations."""
@@ -55,15 +52,19 @@ class VnniProduct:
         return self._records.nbytes
 
     def __call__(self, x: Tensor) -> Tensor:
-        """From bfloat16 `[n, in]`, contiguous, to bfloat16 `[n, out]`."""
+        """From bfloat16 `[n, in]` to bfloat16 `[n, out]`."""
         blocks, groups, _ = self._records.shape
-        if x.shape[1:] != (groups * GROUP,) or x.dtype is not torch.bfloat16:
-            raise ValueError(f"expected bfloat16 [n, {groups * GROUP}]; got {x.dtype} {x.shape}")
+        fits = x.shape[1:] == (groups * GROUP,) and x.dtype is torch.bfloat16
+        if not (fits and x.device.type == "cpu"):
+            raise ValueError(
+                f"expected bfloat16 [n, {groups * GROUP}] on the CPU; got {x.dtype} {x.shape} on "
+                f"{x.device}"
+            )
         x = x.contiguous()
-        out = torch.empty(len(x), blocks * LANES, dtype=torch.bfloat16)
+        out = x.new_empty(len(x), blocks * LANES)
         threads = torch.get_num_threads()
         room = _MOST_ROWS * groups * (GROUP + _FACTORS)
-        scratch = torch.empty(threads * room, dtype=torch.uint8)
+        scratch = x.new_empty(threads * room, dtype=torch.uint8)
         for first in range(0, len(x), _MOST_ROWS):
             rows, result = x[first : first + _MOST_ROWS], out[first : first + _MOST_ROWS]
             places = (rows.data_ptr(), self._records.data_ptr(), result.data_ptr())
@@ -87,14 +88,7 @@ class VnniProduct:
 @functools.cache
 def vnni_works() -> bool:
     """Whether this processor has the instructions, and the loop can be compiled and called."""
-    if not has_instructions("avx512f", "avx512bw", "avx512vl", "avx512vnni"):
-        return False
-    try:
-        _functions()
-    except FAILURES as error:
-        log.info("int4 products go through torch: %s", error)
-        return False
-    return True
+    return compiles(_functions, "avx512f", "avx512bw", "avx512vl", "avx512vnni")
 
 
 def _records(levels: Tensor, scales: Tensor) -> Tensor:
