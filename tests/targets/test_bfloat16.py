@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
 
-from paceline.targets import bfloat16, machine_code
 from paceline.targets.bfloat16 import Bfloat16Linear, bfloat16_works
 from tests.targets.test_packing import normal
 
@@ -118,30 +116,3 @@ def test_copies_share_the_code() -> None:
     product = Bfloat16Linear(normal(32, 64, dtype=BF16), None)
     x = normal(3, 64, seed=1, dtype=BF16)
     assert torch.equal(copy.deepcopy(product)(x), product(x))
-
-
-class TestWhetherItWorks:
-    @pytest.fixture(autouse=True)
-    def _forget(self) -> Iterator[None]:
-        bfloat16_works.cache_clear()
-        yield
-        bfloat16_works.cache_clear()
-
-    @pytest.mark.parametrize("error", [OSError("no OpenMP"), RuntimeError("LLVM"), TypeError()])
-    def test_where_it_cannot_be_compiled_it_is_tried_once(
-        self, error: Exception, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        tries: list[None] = []
-
-        def fail() -> None:
-            tries.append(None)
-            raise error
-
-        monkeypatch.setattr(bfloat16, "_functions", fail)
-        assert not bfloat16_works()
-        assert not bfloat16_works()
-        assert len(tries) == 1
-
-    def test_other_processors(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(machine_code, "has_instructions", lambda *names: False)
-        assert not bfloat16_works()

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
 from torch import Tensor
 
-from paceline.targets import few_rows, machine_code
 from paceline.targets.few_rows import KEYS, attend_few, takes, works
 from tests.targets.test_packing import normal
 
@@ -130,29 +128,3 @@ def test_what_it_does_not_take() -> None:
     assert not takes(query, keys.to("meta"), values.to("meta"))
     assert not takes(query, keys.transpose(1, 2).contiguous().transpose(1, 2), values)
     assert not takes(*(torch.zeros(1, 64, 416, dtype=BF16) for _ in range(3)))
-
-
-class TestWhetherItWorks:
-    @pytest.fixture(autouse=True)
-    def _forget(self) -> Iterator[None]:
-        works.cache_clear()
-        yield
-        works.cache_clear()
-
-    def test_where_it_cannot_be_compiled_it_is_tried_once(
-        self, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        tries: list[int] = []
-
-        def fail(width: int) -> None:
-            tries.append(width)
-            raise OSError("no OpenMP")
-
-        monkeypatch.setattr(few_rows, "_functions", fail)
-        assert not works()
-        assert not works()
-        assert len(tries) == 1
-
-    def test_other_processors(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(machine_code, "has_instructions", lambda *names: False)
-        assert not works()

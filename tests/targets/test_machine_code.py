@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any, ClassVar
 
 import pytest
 import torch
 
-from paceline.targets import machine_code
+from paceline.targets import bfloat16, few_rows, machine_code, row_operations, vnni
 from paceline.targets.machine_code import (
     FAILURES,
     Code,
@@ -125,3 +127,47 @@ def test_whether_functions_compile(
     with caplog.at_level("INFO", "paceline"):
         assert compiles(functions) == (error is None)
     assert ("no OpenMP is loaded" in caplog.text) == (error is not None)
+
+
+class TestWhetherLoopsWork:
+    """Each kind of compiled loop asks once, and leaves the rest to torch where it has no answer."""
+
+    KINDS: ClassVar = [
+        (bfloat16, bfloat16.bfloat16_works),
+        (few_rows, few_rows.works),
+        (row_operations, row_operations.compiled_work),
+        (vnni, vnni.vnni_works),
+    ]
+
+    @pytest.fixture(autouse=True)
+    def _forget(self) -> Iterator[None]:
+        for _, works in self.KINDS:
+            works.cache_clear()
+        yield
+        for _, works in self.KINDS:
+            works.cache_clear()
+
+    @pytest.mark.parametrize(("module", "works"), KINDS)
+    @pytest.mark.parametrize("error", [OSError("no OpenMP"), RuntimeError("LLVM"), TypeError()])
+    def test_where_they_cannot_be_compiled_it_is_tried_once(
+        self, module: Any, works: Any, error: Exception, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        tries: list[None] = []
+
+        def fail(*_: int) -> None:
+            tries.append(None)
+            raise error
+
+        monkeypatch.setattr(machine_code, "has_instructions", lambda *names: True)
+        monkeypatch.setattr(module, "_functions", fail)
+        assert not works()
+        assert not works()
+        assert len(tries) == 1
+
+    @pytest.mark.parametrize(("module", "works"), KINDS)
+    def test_other_processors(
+        self, module: Any, works: Any, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(module, "_functions", lambda *_: pytest.fail("compiled"))
+        monkeypatch.setattr(machine_code, "has_instructions", lambda *names: False)
+        assert not works()

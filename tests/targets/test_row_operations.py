@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -10,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import gelu, silu
 
-from paceline.targets import machine_code, row_operations
+from paceline.targets import row_operations
 from paceline.targets.row_operations import compiled_work, gated, rms_norm, rotate
 from tests.targets.test_packing import normal
 
@@ -110,28 +109,3 @@ def test_a_row_has_the_same_bits_in_any_company() -> None:
         assert torch.equal(gated(x[first], silu), gated(x, silu)[first])
         found = rotate(heads[first], cos[first], sin[first])
         assert torch.equal(found, rotate(heads, cos, sin)[:, first])
-
-
-class TestWhetherTheyAreCompiled:
-    @pytest.fixture(autouse=True)
-    def _forget(self) -> Iterator[None]:
-        compiled_work.cache_clear()
-        yield
-        compiled_work.cache_clear()
-
-    def test_where_they_cannot_be_it_is_tried_once(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        tries: list[None] = []
-
-        def fail() -> None:
-            tries.append(None)
-            raise OSError("no OpenMP")
-
-        monkeypatch.setattr(machine_code, "has_instructions", lambda *names: True)
-        monkeypatch.setattr(row_operations, "_functions", fail)
-        assert not compiled_work()
-        assert not compiled_work()
-        assert len(tries) == 1
-
-    def test_other_processors(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(machine_code, "has_instructions", lambda *names: False)
-        assert not compiled_work()

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
 from torch import Tensor
 
-from paceline.targets import machine_code, vnni
 from paceline.targets.vnni import GROUP, VnniProduct, vnni_works
 from tests.targets.test_packing import normal
 
@@ -107,30 +105,3 @@ def test_activations_of_another_width_are_not_read_past(shape: tuple[int, ...]) 
         product(torch.zeros(shape, dtype=torch.bfloat16))
     with pytest.raises(ValueError, match="float32"):
         product(torch.zeros(1, 64))
-
-
-class TestWhetherItWorks:
-    @pytest.fixture(autouse=True)
-    def _forget(self) -> Iterator[None]:
-        vnni_works.cache_clear()
-        yield
-        vnni_works.cache_clear()
-
-    @pytest.mark.parametrize("error", [OSError("no OpenMP"), RuntimeError("LLVM"), TypeError()])
-    def test_where_it_cannot_be_compiled_it_is_tried_once(
-        self, error: Exception, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        tries: list[None] = []
-
-        def fail() -> None:
-            tries.append(None)
-            raise error
-
-        monkeypatch.setattr(vnni, "_functions", fail)
-        assert not vnni_works()
-        assert not vnni_works()
-        assert len(tries) == 1
-
-    def test_other_processors(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(machine_code, "has_instructions", lambda *names: False)
-        assert not vnni_works()

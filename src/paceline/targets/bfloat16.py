@@ -215,19 +215,11 @@ class _Product(Writer):
         count = b.add(b.mul(full, t.i64(_MOST_ROWS)), t.i64(self._rows))
         own = self.at(scratch, b.mul(thread[0], b.mul(count, width)))
 
-        def rows_before(tile: Any) -> Any:
-            return b.mul(tile, t.i64(_MOST_ROWS))
-
-        def copy(tile: Any, rows: int) -> None:
-            behind = b.mul(rows_before(tile), width)
+        def copy(first: Any, rows: int) -> None:
+            behind = b.mul(first, width)
             self._interleave(self.at(x, behind), self.at(own, behind), rows, pairs)
 
-        def copy_full(tile: Any, _: list[Any]) -> list[Any]:
-            copy(tile, _MOST_ROWS)
-            return []
-
-        loop(b, t.i64(0), full, [], copy_full)
-        copy(full, self._rows)
+        self.every_tile(full, _MOST_ROWS, self._rows, copy)
 
         def block(index: Any, _: list[Any]) -> list[Any]:
             weights = self.at(records, b.mul(index, pairs), _RECORD)
@@ -235,26 +227,20 @@ class _Product(Writer):
             added = self.at(bias, b.mul(index, bias_block))
             carried = self.at(residual, b.mul(index, residual_block))
 
-            def call(tile: Any, rows: int) -> None:
-                before = rows_before(tile)
+            def call(first: Any, rows: int) -> None:
                 arguments = [
-                    self.at(own, b.mul(before, width)),
+                    self.at(own, b.mul(first, width)),
                     weights,
-                    self.at(result, b.mul(before, step)),
+                    self.at(result, b.mul(first, step)),
                     step,
                     added,
-                    self.at(carried, b.mul(before, residual_step)),
+                    self.at(carried, b.mul(first, residual_step)),
                     residual_step,
                     pairs,
                 ]
                 b.call(self._tiles[rows], arguments)
 
-            def call_full(tile: Any, _: list[Any]) -> list[Any]:
-                call(tile, _MOST_ROWS)
-                return []
-
-            loop(b, t.i64(0), full, [], call_full)
-            call(full, self._rows)
+            self.every_tile(full, _MOST_ROWS, self._rows, call)
             return []
 
         loop(b, *self.share(blocks, thread), [], block)

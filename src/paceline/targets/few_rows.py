@@ -9,14 +9,13 @@ tokens, and what it does not see adds nothing.
 from __future__ import annotations
 
 import functools
-import struct
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from paceline.targets.cache import BLOCK
-from paceline.targets.machine_code import Functions, compiles
+from paceline.targets.machine_code import Functions, compiles, float_bits
 from paceline.targets.vector_code import LANES, Writer, loop
 
 KEYS = BLOCK
@@ -76,11 +75,10 @@ def attend_few(
     full = (rows - 1) // most
     room = 4 * rows * end + 2 * KEYS * width + 4 * rows
     scratch = query.new_empty(threads * room, dtype=torch.uint8)
-    (bits,) = struct.unpack("<i", struct.pack("<f", scale))
     tensors = (query, keys, values, bias, out, scratch)
-    numbers = (kv_heads * parts, parts, full, end // KEYS, length, 2 * keys.stride(0), room, bits)
+    numbers = (kv_heads * parts, parts, full, end // KEYS, length, 2 * keys.stride(0), room)
     places = (tensor.data_ptr() for tensor in tensors)
-    functions.run(rows - full * most, (*places, *numbers), threads)
+    functions.run(rows - full * most, (*places, *numbers, float_bits(scale)), threads)
     return out
 
 
@@ -240,7 +238,8 @@ class _Attention(Writer):
         tasks, parts, full, blocks, length, head_bytes, room, bits = fields[6:]
         scale = b.bitcast(b.trunc(bits, t.i32), t.f32)
         thread = self.thread(self._team)
-        count = b.add(b.mul(full, t.i64(_most_rows(self._width))), t.i64(self._rows))
+        most = _most_rows(self._width)
+        count = b.add(b.mul(full, t.i64(most)), t.i64(self._rows))
         step = b.mul(blocks, t.i64(4 * KEYS))
         scores = self.at(scratch, b.mul(thread[0], room))
         turned = self.at(scores, b.mul(count, step))
@@ -269,7 +268,7 @@ class _Attention(Writer):
                         ],
                     )
 
-                self._every_tile(full, tile)
+                self.every_tile(full, most, self._rows, tile)
                 return []
 
             loop(b, t.i64(0), blocks, [], block)
@@ -288,21 +287,11 @@ class _Attention(Writer):
                     ],
                 )
 
-            self._every_tile(full, tile)
+            self.every_tile(full, most, self._rows, tile)
             return []
 
         loop(b, *self.share(tasks, thread), [], task)
         b.ret_void()
-
-    def _every_tile(self, full: Any, call: Any) -> None:
-        b, t, most = self.b, self.t, _most_rows(self._width)
-
-        def one(index: Any, _: list[Any]) -> list[Any]:
-            call(b.mul(index, t.i64(most)), most)
-            return []
-
-        loop(b, t.i64(0), full, [], one)
-        call(b.mul(full, t.i64(most)), self._rows)
 
     def _turn(self, keys: Any, turned: Any) -> None:
         """For every pair of dimensions those of a block of keys, one behind the other."""

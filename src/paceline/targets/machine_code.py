@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import logging
+import struct
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, Generic, TypeVar
@@ -103,6 +104,16 @@ def has_instructions(*names: str) -> bool:
     except (ImportError, OSError, RuntimeError):  # missing, or without its library
         return False
     return all(features.get(name, False) for name in names)
+
+
+def float_bits(number: float) -> int:
+    """A float32 as an argument, which is an integer of the same bits.
+
+    >>> hex(float_bits(1.0))
+    '0x3f800000'
+    """
+    bits: int = struct.unpack("<i", struct.pack("<f", number))[0]
+    return bits
 
 
 def compiles(functions: Callable[[], object], *instructions: str) -> bool:

@@ -8,7 +8,6 @@ AVX-512 each is one compiled loop; elsewhere torch does them.
 from __future__ import annotations
 
 import functools
-import struct
 from collections.abc import Callable
 from typing import Any
 
@@ -16,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import silu
 
-from paceline.targets.machine_code import Functions, compiles
+from paceline.targets.machine_code import Functions, compiles, float_bits
 from paceline.targets.vector_code import LANES, Writer, loop
 
 _ALONE = 2**15
@@ -47,8 +46,8 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float, offset: float = 0.0) -> Tens
         )
     x, weight = x.contiguous(), weight.contiguous()
     out = torch.empty_like(x)
-    (bits,) = struct.unpack("<i", struct.pack("<f", eps))
-    _run("norm", x.numel(), (x, weight, out), (x.numel() // width, width // LANES, bits))
+    numbers = (x.numel() // width, width // LANES, float_bits(eps))
+    _run("norm", x.numel(), (x, weight, out), numbers)
     return out
 
 

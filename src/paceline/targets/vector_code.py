@@ -95,6 +95,17 @@ class Writer:
         self.function = ir.Function(module, ir.FunctionType(self.t.nothing, kinds), name)
         self.b = ir.IRBuilder(self.function.append_basic_block("entry"))
 
+    def every_tile(self, full: Any, most: int, rest: int, call: Callable[[Any, int], None]) -> None:
+        """Write `call(first, rows)` for each of `full` tiles of `most` rows, and for the rest."""
+        b, t = self.b, self.t
+
+        def one(index: Any, _: list[Any]) -> list[Any]:
+            call(b.mul(index, t.i64(most)), most)
+            return []
+
+        loop(b, t.i64(0), full, [], one)
+        call(b.mul(full, t.i64(most)), rest)
+
     def fields(self, place: Any, count: int) -> list[Any]:
         """So many i64, one behind the other."""
         return [self.load(self.at(place, i, 8), self.t.i64) for i in range(count)]
