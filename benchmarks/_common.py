@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from paceline.report.environment import environment
+from paceline.workbench.report.environment import environment
 
 CATEGORIES = ["coding", "math_reasoning", "summarization", "translation", "qa", "writing"]
 

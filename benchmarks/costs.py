@@ -22,12 +22,12 @@ from _common import CATEGORIES, questions, write
 from rich.console import Console
 
 import paceline
-from paceline.api import LanguageModel
-from paceline.math.noise import SeededNoise
-from paceline.math.verify.token import TokenVerifier
-from paceline.math.warp import SamplingWarp
-from paceline.protocols import Work
-from paceline.types import Draft, SamplingParams
+from paceline.core.protocols import Work
+from paceline.core.types import Draft, SamplingParams
+from paceline.generate.api import LanguageModel
+from paceline.sampling.noise import SeededNoise
+from paceline.sampling.warp import SamplingWarp
+from paceline.verifiers.token import TokenVerifier
 
 
 def median_ms(run: Callable[[], object], repeats: int) -> float:

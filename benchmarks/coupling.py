@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.progress import track
 
 import paceline
-from paceline.workload import read_items, select
+from paceline.workbench.workload import read_items, select
 
 
 def main() -> None:

@@ -27,18 +27,18 @@ from rich.progress import track
 from torch import Tensor
 
 import paceline
-from paceline.api import LanguageModel
 from paceline.controllers.fixed import FixedController
+from paceline.core.events import Round
+from paceline.core.protocols import Drafter
 from paceline.drafters.model import ModelDrafter
 from paceline.drafters.ngram import NgramDrafter
 from paceline.drafters.none import NoDrafter
-from paceline.engine import Request, decode
-from paceline.events import Round
-from paceline.math.noise import SeededNoise
-from paceline.math.verify.token import TokenVerifier
+from paceline.engine.loop import Request, decode
+from paceline.generate.api import LanguageModel
 from paceline.models import resolve
-from paceline.protocols import Drafter
+from paceline.sampling.noise import SeededNoise
 from paceline.testing.differences import first_difference
+from paceline.verifiers.token import TokenVerifier
 
 
 def answer(

@@ -25,19 +25,19 @@ from typing import Any, NamedTuple
 
 from _common import write
 
+from paceline.core.protocols import Drafter, DraftSession
+from paceline.core.types import Budget, Committed, SamplingParams, TargetInfo
 from paceline.drafters.ngram import NgramDrafter
 from paceline.drafters.predicted_output import PredictedOutputDrafter
 from paceline.drafters.reference import ReferenceDrafter
 from paceline.drafters.retrieval import RetrievalDrafter
 from paceline.drafters.suffix import SuffixDrafter
-from paceline.loading import native_dtype
-from paceline.math.noise import SeededNoise
-from paceline.math.warp import SamplingWarp
+from paceline.drafting.stores.corpus import Corpus
+from paceline.drafting.stores.outputs import PastOutputs
 from paceline.models import load_tokenizer, resolve
-from paceline.protocols import Drafter, DraftSession
-from paceline.stores.corpus import Corpus
-from paceline.stores.outputs import PastOutputs
-from paceline.types import Budget, Committed, SamplingParams, TargetInfo
+from paceline.models.loading import native_dtype
+from paceline.sampling.noise import SeededNoise
+from paceline.sampling.warp import SamplingWarp
 
 COMMITTED = 3
 PIECE = 500

@@ -20,9 +20,9 @@ from _common import write
 from rich.console import Console
 from rich.table import Table
 
-from paceline.math.stats import AcceptanceCounts
-from paceline.plan.costs import Costs
-from paceline.plan.predict import predict
+from paceline.economics.stats import AcceptanceCounts
+from paceline.workbench.plan.costs import Costs
+from paceline.workbench.plan.predict import predict
 
 
 def check(bench: dict[str, Any], costs: Costs) -> list[dict[str, Any]]:

@@ -25,9 +25,9 @@ from _common import write
 from rich.console import Console
 from torch import Tensor
 
-from paceline.targets.linear import Linear
-from paceline.targets.packing import PackedLinear, make_linear
-from paceline.targets.quantized import AtenProduct, Int4Linear
+from paceline.kernels.linear import Linear
+from paceline.kernels.packing import PackedLinear, make_linear
+from paceline.kernels.quantized import AtenProduct, Int4Linear
 
 SHAPES = ((1152, 896), (896, 896), (9728, 896), (896, 4864))
 """Outputs and inputs of the products of a layer of Qwen2.5-Coder-0.5B."""

@@ -26,13 +26,13 @@ import torch
 from _common import write
 from torch import Tensor
 
-from paceline import registry
-from paceline.math.law import output_law
-from paceline.math.noise import Noise, SeededNoise
-from paceline.math.siblings import draw_siblings
-from paceline.math.transport import optimal_acceptance
-from paceline.protocols import Verifier
-from paceline.types import ROOT, Draft, Scheme
+from paceline.core.protocols import Noise, Verifier
+from paceline.core.types import ROOT, Draft, Scheme
+from paceline.generate import registry
+from paceline.sampling.noise import SeededNoise
+from paceline.sampling.siblings import draw_siblings
+from paceline.testing.law import output_law
+from paceline.testing.transport import optimal_acceptance
 
 VOCAB = 151_936
 CHAIN = (-1, 0, 1, 2, 3)

@@ -9,12 +9,12 @@ from typing import Any
 
 import torch
 
+from paceline.core.protocols import Drafter, Target
 from paceline.drafters.model import ModelDrafter
 from paceline.drafters.ngram import NgramDrafter
 from paceline.drafters.none import NoDrafter
-from paceline.protocols import Drafter, Target
 from paceline.targets.cached import CachedTarget
-from paceline.targets.dense import DenseDecoder
+from paceline.targets.dense.decoder import DenseDecoder
 from tests.rigged import run
 from tests.tiny_models import build, tokens_of
 

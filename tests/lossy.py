@@ -1,6 +1,6 @@
 """Lossy rules and drafters that real code has had, as negative examples: each must show.
 
-The wrong law that each has is known exactly; tests/math/verify/test_token.py holds it.
+The wrong law that each has is known exactly; tests/verifiers/test_token.py holds it.
 """
 
 from __future__ import annotations
@@ -9,9 +9,9 @@ from collections.abc import Callable, Container
 
 from torch import Tensor
 
-from paceline.math.noise import Noise, Purpose
-from paceline.math.verify.token import TokenVerifier, acceptance_probability, residual
-from paceline.types import ROOT, Draft, Verdict
+from paceline.core.protocols import Noise, Purpose
+from paceline.core.types import ROOT, Draft, Verdict
+from paceline.verifiers.token import TokenVerifier, acceptance_probability, residual
 
 P = Callable[[int], Tensor]
 

@@ -10,10 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from paceline.math.noise import Noise
-from paceline.protocols import Drafter, Target, Warp, Work
-from paceline.targets.table import TableTarget
-from paceline.types import Budget, Committed, Draft, TargetInfo
+from paceline.core.protocols import Drafter, Noise, Target, Warp, Work
+from paceline.core.types import Budget, Committed, Draft, TargetInfo
+from paceline.testing.table import TableTarget
 
 
 @dataclass

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from paceline.targets.cached import CachedTarget
-from paceline.targets.dense import DenseDecoder
+from paceline.targets.dense.decoder import DenseDecoder
 from tests.rigged import Run
 from tests.tiny_models import build
 

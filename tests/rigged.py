@@ -15,15 +15,15 @@ import torch
 from torch import Tensor
 
 from paceline.controllers.fixed import FixedController
+from paceline.core.events import Event, Finished, FinishReason, Prefilled, Round
+from paceline.core.protocols import Controller, Drafter, Noise, Purpose, Target, Verifier, Warp
+from paceline.core.types import Budget, Committed, Draft, SamplingParams, Scheme, TargetInfo
 from paceline.drafters.none import NoDrafter
-from paceline.engine import Request, decode
-from paceline.events import Event, Finished, FinishReason, Prefilled, Round
-from paceline.math.law import output_law
-from paceline.math.noise import Noise, Purpose, SeededNoise
-from paceline.math.verify.token import TokenVerifier
-from paceline.protocols import Controller, Drafter, Target, Verifier, Warp
-from paceline.targets.table import TableTarget
-from paceline.types import Budget, Committed, Draft, SamplingParams, Scheme, TargetInfo
+from paceline.engine.loop import Request, decode
+from paceline.sampling.noise import SeededNoise
+from paceline.testing.law import output_law
+from paceline.testing.table import TableTarget
+from paceline.verifiers.token import TokenVerifier
 
 # ---------------------------------------------------------------- drafters
 

@@ -9,9 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from paceline.math.law import output_law
-from paceline.math.noise import Noise, Purpose
-from paceline.types import ROOT, Draft, Verdict
+from paceline.core.protocols import Noise, Purpose
+from paceline.core.types import ROOT, Draft, Verdict
+from paceline.testing.law import output_law
 
 Tokens = tuple[int, ...]
 Law = Callable[[Tokens], Tensor]

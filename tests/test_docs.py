@@ -18,7 +18,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, Llama
 from transformers.generation.streamers import TextStreamer
 
 import paceline
-from paceline import registry
+from paceline.generate import registry
 from tests import tiny_tokenizers
 
 ROOT = Path(__file__).parent.parent

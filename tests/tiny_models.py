@@ -11,7 +11,7 @@ import transformers
 from torch import Tensor, nn
 
 from paceline.targets.cached import CachedTarget
-from paceline.targets.dense import DenseDecoder
+from paceline.targets.dense.decoder import DenseDecoder
 
 VOCAB = 64
 

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from paceline.math.noise import Noise
-from paceline.math.siblings import draw_siblings
-from paceline.types import ROOT, Draft, Scheme
+from paceline.core.protocols import Noise
+from paceline.core.types import ROOT, Draft, Scheme
+from paceline.sampling.siblings import draw_siblings
 from tests.rounds import Drafting, Law, Tokens
 
 Shape = tuple[int, ...]

@@ -10,11 +10,11 @@ import os
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from paceline.api import LanguageModel, load
+    from paceline.core.types import SamplingParams
     from paceline.errors import PacelineError
-    from paceline.huggingface import speculate
-    from paceline.results import Generation
-    from paceline.types import SamplingParams
+    from paceline.generate.api import LanguageModel, load
+    from paceline.generate.results import Generation
+    from paceline.integrations.huggingface import speculate
 
 # A pass reads all the weights, and from pages of 2 MB it reads them about 5 % faster. torch asks
 # for such pages where this says so, if it is told before its first tensor. 0 turns it off.
@@ -23,12 +23,12 @@ os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
 __version__ = "0.1.0.dev0"
 
 _HOME = {
-    "Generation": "paceline.results",
-    "LanguageModel": "paceline.api",
+    "Generation": "paceline.generate.results",
+    "LanguageModel": "paceline.generate.api",
     "PacelineError": "paceline.errors",
-    "SamplingParams": "paceline.types",
-    "load": "paceline.api",
-    "speculate": "paceline.huggingface",
+    "SamplingParams": "paceline.core.types",
+    "load": "paceline.generate.api",
+    "speculate": "paceline.integrations.huggingface",
 }
 
 __all__ = ["Generation", "LanguageModel", "PacelineError", "SamplingParams", "load", "speculate"]

@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass, field
 
-from paceline.api import Chunk, Generation, Piece
-from paceline.math.stats import AcceptanceCounts
-from paceline.metrics import Metrics
+from paceline.economics.stats import AcceptanceCounts
+from paceline.engine.metrics import Metrics
+from paceline.generate.api import Chunk, Generation, Piece
 
 
 class Tokenizer:

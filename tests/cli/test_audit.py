@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from tests.audit.servers import Server, running, table
+from tests.workbench.audit.servers import Server, running, table
 
 SIZES = ("--max-tokens", 8, "--sample-tokens", 4, "--detect", 0.4)
 

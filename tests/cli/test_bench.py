@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from paceline.bench import running
-from paceline.workload import read_records
+from paceline.workbench.bench import running
+from paceline.workbench.workload import read_records
 
 TEXTS = ["one two one two one two", "a b c a b c a b c", "x y z"]
 

@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from paceline.stores.corpus import Corpus
+from paceline.drafting.stores.corpus import Corpus
 from tests import tiny_tokenizers
 
 TEXT = "one two three. one two four.\n"

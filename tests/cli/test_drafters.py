@@ -3,9 +3,9 @@ import json
 
 import pytest
 
-from paceline import registry
 from paceline.cli.describe import describe
 from paceline.cli.drafters import is_exact, listed
+from paceline.generate import registry
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,8 @@ from rich.console import Console
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import paceline
-from paceline.api import Chunk, Piece
 from paceline.cli import terminal
+from paceline.generate.api import Chunk, Piece
 from tests import tiny_models, tiny_tokenizers
 from tests.models import tiny_gguf
 

@@ -6,7 +6,7 @@ import sys
 import pytest
 
 import paceline
-from paceline.plan import formula
+from paceline.workbench.plan import formula
 
 HEAVY = ["torch", "transformers", "numpy", "gguf", "safetensors", "huggingface_hub", "tokenizers"]
 REPORT = """

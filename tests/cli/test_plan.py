@@ -6,7 +6,7 @@ import pytest
 from paceline.cli.plan import parse_lengths, parse_rates
 from paceline.cli.plan_view import formula_sentences
 from paceline.errors import InvalidInput
-from paceline.plan.formula import plan_by_formula
+from paceline.workbench.plan.formula import plan_by_formula
 
 
 def tokens_and_speedup(alpha, cost, k):
@@ -148,7 +148,7 @@ def test_bad_input_is_answered_in_one_line(run, arguments, message):
 @pytest.fixture
 def costs(tmp_path):
     """Passes that are free up to 8 rows, an n-gram drafter that costs nothing."""
-    from paceline.plan.costs import Costs, MethodCosts, PassCosts, PassTime
+    from paceline.workbench.plan.costs import Costs, MethodCosts, PassCosts, PassTime
 
     points = tuple(
         PassTime(n, 1, 200, 0.1 if n <= 8 else 0.1 * n / 8) for n in (1, 4, 8, 16, 64, 320)

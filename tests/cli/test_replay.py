@@ -7,7 +7,7 @@ import json
 import pytest
 
 import paceline
-from paceline.plan.acceptance import read_acceptance
+from paceline.workbench.plan.acceptance import read_acceptance
 
 CHAT = [
     {"role": "user", "content": "one two one two"},

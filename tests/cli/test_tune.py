@@ -12,10 +12,10 @@ from typer.testing import CliRunner
 
 from paceline.cli.main import app
 from paceline.cli.tune import sentences
+from paceline.core.types import SkipSet
 from paceline.drafters.layer_skip import LayerSkipDrafter
-from paceline.tune import Found, Score
-from paceline.tuned import tuned_file
-from paceline.types import SkipSet
+from paceline.drafting.tuned import tuned_file
+from paceline.workbench.tune import Found, Score
 from tests import tiny_tokenizers
 from tests.tiny_models import randomise
 

@@ -10,9 +10,9 @@ import pytest
 
 from paceline.controllers.auto import AutoController
 from paceline.controllers.fixed import FixedController
+from paceline.core.types import Budget
 from paceline.errors import InvalidInput
 from paceline.testing.simulation import Costs, Rate, Run, Script, simulate
-from paceline.types import Budget
 
 NUM_TOKENS, SEEDS = 300, range(8)
 MODEL = Costs(token=0.25, row=0.03, noise=0.05, spikes=0.03, catch_up=0.004)

@@ -14,12 +14,12 @@ from paceline.controllers.auto import AutoController
 from paceline.controllers.bandit import BanditController
 from paceline.controllers.confidence import ConfidenceController
 from paceline.controllers.heuristic import HeuristicController
+from paceline.core.protocols import Controller, Drafter
+from paceline.core.types import Budget, Outcome, SamplingParams
 from paceline.drafters.cascade import CascadeDrafter
 from paceline.drafters.model import ModelDrafter
 from paceline.drafters.ngram import NgramDrafter
-from paceline.math.verify.token import TokenVerifier
-from paceline.protocols import Controller, Drafter
-from paceline.types import Budget, Outcome, SamplingParams
+from paceline.verifiers.token import TokenVerifier
 from tests.rigged import Soft, assert_same_law, law_of_run, markov
 
 PROMPT = (1, 2, 1)

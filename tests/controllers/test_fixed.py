@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from paceline.controllers.fixed import FixedController
+from paceline.core.types import Budget, Draft, Outcome
 from paceline.errors import InvalidInput
-from paceline.types import Budget, Draft, Outcome
 
 
 def test_the_budget_is_the_same_in_every_round() -> None:

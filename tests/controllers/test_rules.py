@@ -9,17 +9,17 @@ from typing import Any
 import pytest
 import torch
 
-from paceline import registry
 from paceline.controllers.adaedl import AdaEDLController
 from paceline.controllers.adaptive_threshold import AdaptiveThresholdController
 from paceline.controllers.bandit import BanditController, radius
 from paceline.controllers.confidence import ConfidenceController
 from paceline.controllers.heuristic import HeuristicController
+from paceline.core.types import Budget, Draft, Outcome
 from paceline.errors import InvalidInput
-from paceline.math.entropy import acceptance_bound
+from paceline.generate import registry
+from paceline.sampling.entropy import acceptance_bound
 from paceline.testing import check_controller
 from paceline.testing.simulation import Costs, Script, simulate
-from paceline.types import Budget, Draft, Outcome
 
 
 def told(session: Any, drafted: int, accepted: int) -> Budget:

@@ -6,16 +6,16 @@ from typing import Any
 
 import pytest
 
+from paceline.core.protocols import Drafter
+from paceline.core.types import Budget, Committed, SamplingParams, TargetInfo
 from paceline.drafters.cascade import CascadeDrafter, plan
 from paceline.drafters.model import ModelDrafter
 from paceline.drafters.ngram import NgramDrafter
 from paceline.errors import ContractViolation, InvalidInput
-from paceline.math.noise import SeededNoise
-from paceline.math.warp import SamplingWarp
-from paceline.protocols import Drafter
-from paceline.targets.table import TableTarget
+from paceline.sampling.noise import SeededNoise
+from paceline.sampling.warp import SamplingWarp
 from paceline.testing import check_drafter
-from paceline.types import Budget, Committed, SamplingParams, TargetInfo
+from paceline.testing.table import TableTarget
 from tests.rigged import Line, markov
 
 INFO = TargetInfo("table", vocab_size=8)

@@ -9,14 +9,14 @@ import pytest
 import torch
 from torch import Tensor
 
+from paceline.core.types import SamplingParams
 from paceline.drafters.early_exit import EarlyExitDrafter
 from paceline.errors import InvalidInput
-from paceline.math.verify.coupling import CouplingVerifier
 from paceline.targets.attention import Pass
 from paceline.targets.cached import CachedTarget
-from paceline.targets.dense import DenseDecoder
+from paceline.targets.dense.decoder import DenseDecoder
 from paceline.testing import check_drafter
-from paceline.types import SamplingParams
+from paceline.verifiers.coupling import CouplingVerifier
 from tests.own_layers import LAYERS, lean, rate, shallow
 from tests.rigged import markov, run
 from tests.tiny_models import build, tokens_of

@@ -8,6 +8,8 @@ import pytest
 import torch
 
 import paceline
+from paceline.core.protocols import Drafter, Verifier
+from paceline.core.types import Budget, Committed, Draft, Need, SamplingParams, Scheme, TargetInfo
 from paceline.drafters.cascade import CascadeDrafter
 from paceline.drafters.hybrid import HybridDrafter
 from paceline.drafters.lookahead import LookaheadDrafter
@@ -16,16 +18,14 @@ from paceline.drafters.ngram import NgramDrafter
 from paceline.drafters.recycling import RecyclingDrafter
 from paceline.drafters.tree import TreeDrafter
 from paceline.errors import ContractViolation, InvalidInput
-from paceline.math.noise import SeededNoise
-from paceline.math.verify.coupling import CouplingVerifier
-from paceline.math.verify.traversal import TraversalVerifier
-from paceline.math.verify.tree import TreeVerifier
-from paceline.math.warp import SamplingWarp
-from paceline.protocols import Drafter, Verifier
+from paceline.sampling.noise import SeededNoise
+from paceline.sampling.warp import SamplingWarp
 from paceline.targets.cached import CachedTarget
-from paceline.targets.hf import HFDecoder
+from paceline.targets.hf.decoder import HFDecoder
 from paceline.testing import check_drafter
-from paceline.types import Budget, Committed, Draft, Need, SamplingParams, Scheme, TargetInfo
+from paceline.verifiers.coupling import CouplingVerifier
+from paceline.verifiers.traversal import TraversalVerifier
+from paceline.verifiers.tree import TreeVerifier
 from tests.rigged import Line, assert_same_law, law_of_run, markov, run
 from tests.tiny_models import build, tiny, tokens_of
 

@@ -5,17 +5,17 @@ from __future__ import annotations
 import pytest
 import torch
 
+from paceline.core.protocols import Verifier
+from paceline.core.types import Budget, Committed, Draft, SamplingParams, TargetInfo
 from paceline.drafters.jacobi import JacobiDrafter
-from paceline.math.noise import SeededNoise
-from paceline.math.verify.coupling import CouplingVerifier
-from paceline.math.verify.token import TokenVerifier
-from paceline.math.warp import SamplingWarp
-from paceline.protocols import Verifier
+from paceline.sampling.noise import SeededNoise
+from paceline.sampling.warp import SamplingWarp
 from paceline.targets.cached import CachedTarget
-from paceline.targets.dense import DenseDecoder
-from paceline.targets.hf import HFDecoder
+from paceline.targets.dense.decoder import DenseDecoder
+from paceline.targets.hf.decoder import HFDecoder
 from paceline.testing import check_drafter
-from paceline.types import Budget, Committed, Draft, SamplingParams, TargetInfo
+from paceline.verifiers.coupling import CouplingVerifier
+from paceline.verifiers.token import TokenVerifier
 from tests.observed import Watched, argmax_behind, long_memory
 from tests.rigged import assert_same_law, law_of_run, markov, run
 from tests.tiny_models import tiny, tokens_of

@@ -9,16 +9,16 @@ from typing import Any
 import pytest
 import torch
 
+from paceline.core.types import Budget, Committed, Draft, SamplingParams, SkipSet
 from paceline.drafters.layer_skip import LayerSkipDrafter, LayerSkipSession, _tell_untuned
+from paceline.drafting.own_layers import every_second
+from paceline.drafting.tuned import tuned_file, write_tuned
+from paceline.engine.sequence import info_for
 from paceline.errors import InvalidInput
-from paceline.math.noise import SeededNoise
-from paceline.math.verify.coupling import CouplingVerifier
-from paceline.math.warp import SamplingWarp
-from paceline.self_draft import every_second
-from paceline.sequence import info_for
+from paceline.sampling.noise import SeededNoise
+from paceline.sampling.warp import SamplingWarp
 from paceline.testing import check_drafter
-from paceline.tuned import tuned_file, write_tuned
-from paceline.types import Budget, Committed, Draft, SamplingParams, SkipSet
+from paceline.verifiers.coupling import CouplingVerifier
 from tests.own_layers import LAYERS, lean, rate, shallow
 from tests.rigged import markov, run
 from tests.tiny_models import tokens_of

@@ -8,21 +8,21 @@ from typing import Any
 import pytest
 import torch
 
+from paceline.core.protocols import Target, Verifier
+from paceline.core.types import Budget, Committed, Draft, SamplingParams, Scheme
 from paceline.drafters.lookahead import LookaheadDrafter, NgramPool, Window, merge
 from paceline.errors import InvalidInput
-from paceline.math.noise import SeededNoise
-from paceline.math.verify.coupling import CouplingVerifier
-from paceline.math.verify.naive import NaiveVerifier
-from paceline.math.verify.rrsw import RrswVerifier
-from paceline.math.verify.traversal import TraversalVerifier
-from paceline.math.verify.tree import TreeVerifier
-from paceline.math.warp import SamplingWarp
-from paceline.protocols import Target, Verifier
+from paceline.sampling.noise import SeededNoise
+from paceline.sampling.warp import SamplingWarp
 from paceline.targets.cached import CachedTarget
-from paceline.targets.dense import DenseDecoder
-from paceline.targets.hf import HFDecoder
+from paceline.targets.dense.decoder import DenseDecoder
+from paceline.targets.hf.decoder import HFDecoder
 from paceline.testing import check_drafter
-from paceline.types import Budget, Committed, Draft, SamplingParams, Scheme
+from paceline.verifiers.coupling import CouplingVerifier
+from paceline.verifiers.naive import NaiveVerifier
+from paceline.verifiers.rrsw import RrswVerifier
+from paceline.verifiers.traversal import TraversalVerifier
+from paceline.verifiers.tree import TreeVerifier
 from tests.observed import Watched, argmax_behind, long_memory, tokens_on
 from tests.rigged import assert_alone_as_together, assert_same_law, law_of_run, markov, run
 from tests.tiny_models import build, lean_target, tiny, tokens_of

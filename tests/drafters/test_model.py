@@ -10,17 +10,17 @@ from typing import Any
 import pytest
 import torch
 
-from paceline.draft_model import fit
+from paceline.core.types import Budget, Committed, SamplingParams, TargetInfo
 from paceline.drafters.model import ModelDrafter
+from paceline.drafting.model import fit
 from paceline.errors import InvalidInput
-from paceline.math.noise import CoupledNoise, SeededNoise
-from paceline.math.verify.coupling import CouplingVerifier
-from paceline.math.warp import SamplingWarp
+from paceline.sampling.noise import CoupledNoise, SeededNoise
+from paceline.sampling.warp import SamplingWarp
 from paceline.targets.cached import CachedTarget
-from paceline.targets.hf import HFDecoder
-from paceline.targets.table import TableTarget
+from paceline.targets.hf.decoder import HFDecoder
 from paceline.testing import check_drafter
-from paceline.types import Budget, Committed, SamplingParams, TargetInfo
+from paceline.testing.table import TableTarget
+from paceline.verifiers.coupling import CouplingVerifier
 from tests.greedy import generated
 from tests.rigged import Run, law_of_run, markov, run
 from tests.tiny_models import VOCAB, build, lean_target, tiny, tokens_of

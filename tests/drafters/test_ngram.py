@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from paceline.core.types import Budget, Committed, Draft, SamplingParams, TargetInfo
 from paceline.drafters.ngram import NgramDrafter
 from paceline.errors import InvalidInput
-from paceline.math.noise import SeededNoise
-from paceline.math.warp import SamplingWarp
-from paceline.types import Budget, Committed, Draft, SamplingParams, TargetInfo
+from paceline.sampling.noise import SeededNoise
+from paceline.sampling.warp import SamplingWarp
 
 INFO = TargetInfo("table", vocab_size=10)
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from paceline import registry
+from paceline.core.types import Budget, Committed, SamplingParams, TargetInfo
 from paceline.drafters.none import NoDrafter
-from paceline.math.noise import SeededNoise
-from paceline.math.warp import SamplingWarp
+from paceline.generate import registry
+from paceline.sampling.noise import SeededNoise
+from paceline.sampling.warp import SamplingWarp
 from paceline.testing import check_drafter
-from paceline.types import Budget, Committed, SamplingParams, TargetInfo
 from tests.rigged import markov, run
 
 

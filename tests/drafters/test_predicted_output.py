@@ -10,14 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
+from paceline.core.types import Budget, Committed, SamplingParams, TargetInfo
 from paceline.drafters.predicted_output import PredictedOutputDrafter
+from paceline.drafting.stores.ngrams import NgramPlaces
 from paceline.errors import InvalidInput
-from paceline.math.noise import SeededNoise
-from paceline.math.warp import SamplingWarp
-from paceline.stores.ngrams import NgramPlaces
-from paceline.targets.table import TableTarget
+from paceline.sampling.noise import SeededNoise
+from paceline.sampling.warp import SamplingWarp
 from paceline.testing.drafters import check_drafter
-from paceline.types import Budget, Committed, SamplingParams, TargetInfo
+from paceline.testing.table import TableTarget
 from tests.rigged import Run, run
 
 VOCAB = 400

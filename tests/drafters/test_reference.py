@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from paceline.core.types import Budget, Committed, Draft, SamplingParams, TargetInfo
 from paceline.drafters.reference import ReferenceDrafter
 from paceline.errors import InvalidInput
-from paceline.math.noise import SeededNoise
-from paceline.math.warp import SamplingWarp
+from paceline.sampling.noise import SeededNoise
+from paceline.sampling.warp import SamplingWarp
 from paceline.testing.drafters import check_drafter
-from paceline.types import Budget, Committed, Draft, SamplingParams, TargetInfo
 
 INFO = TargetInfo("table", vocab_size=10)
 WARP, NOISE = SamplingWarp(SamplingParams()), SeededNoise(0)

@@ -10,15 +10,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from paceline.core.types import Budget, Committed, Draft, Need, SamplingParams, Scheme, TargetInfo
 from paceline.drafters.retrieval import RetrievalDrafter
+from paceline.drafting.stores.corpus import Corpus
 from paceline.errors import InvalidInput
-from paceline.math.noise import SeededNoise
-from paceline.math.verify.tree import TreeVerifier
-from paceline.math.warp import SamplingWarp
-from paceline.registry import default_verifier
-from paceline.stores.corpus import Corpus
+from paceline.generate.registry import default_verifier
+from paceline.sampling.noise import SeededNoise
+from paceline.sampling.warp import SamplingWarp
 from paceline.testing.drafters import check_drafter
-from paceline.types import Budget, Committed, Draft, Need, SamplingParams, Scheme, TargetInfo
+from paceline.verifiers.tree import TreeVerifier
 
 INFO = TargetInfo("table", vocab_size=10)
 DOCUMENTS = [[1, 2, 3, 4], [1, 2, 3, 5, 6], [2, 3, 4, 7], [8, 2]]

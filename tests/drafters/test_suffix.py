@@ -12,15 +12,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from paceline.core.types import Budget, Committed, Draft, Need, SamplingParams, TargetInfo
 from paceline.drafters.suffix import SuffixDrafter
+from paceline.drafting.stores.outputs import PastOutputs
 from paceline.errors import InvalidInput
-from paceline.math.noise import SeededNoise
-from paceline.math.verify.tree import TreeVerifier
-from paceline.math.warp import SamplingWarp
-from paceline.registry import default_verifier
-from paceline.stores.outputs import PastOutputs
+from paceline.generate.registry import default_verifier
+from paceline.sampling.noise import SeededNoise
+from paceline.sampling.warp import SamplingWarp
 from paceline.testing.drafters import check_drafter
-from paceline.types import Budget, Committed, Draft, Need, SamplingParams, TargetInfo
+from paceline.verifiers.tree import TreeVerifier
 from tests.rigged import markov, run
 
 INFO = TargetInfo("table", vocab_size=10)

@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
+from paceline.core.protocols import Work
+from paceline.core.types import Committed, Draft, SamplingParams
 from paceline.drafters.swift import SwiftDrafter, SwiftSession, random_sets
+from paceline.drafting.own_layers import every_second
+from paceline.engine.sequence import info_for
 from paceline.errors import InvalidInput
-from paceline.math.verify.coupling import CouplingVerifier
-from paceline.protocols import Work
-from paceline.self_draft import every_second
-from paceline.sequence import info_for
 from paceline.testing import check_drafter
-from paceline.types import Committed, Draft, SamplingParams
+from paceline.verifiers.coupling import CouplingVerifier
 from tests.own_layers import LAYERS, lean, rate, shallow
 from tests.rigged import markov, run
 from tests.tiny_models import tokens_of

@@ -11,27 +11,9 @@ import pytest
 import torch
 
 from paceline.controllers.fixed import FixedController
-from paceline.draft_tree import BestFirstGrowth, DraftTree
-from paceline.drafters import tree as tree_module
-from paceline.drafters.model import ModelDrafter
-from paceline.drafters.tree import TreeDrafter
-from paceline.engine import Request, decode
-from paceline.errors import ContractViolation, InvalidInput
-from paceline.events import Round
-from paceline.math.law import output_law
-from paceline.math.noise import Noise, SeededNoise
-from paceline.math.tree_shape import best_shape
-from paceline.math.verify.coupling import CouplingVerifier
-from paceline.math.verify.rrsw import RrswVerifier
-from paceline.math.verify.traversal import TraversalVerifier
-from paceline.math.verify.tree import TreeVerifier
-from paceline.math.warp import SamplingWarp
-from paceline.protocols import Verifier, Work
-from paceline.targets.cached import CachedTarget
-from paceline.targets.hf import HFDecoder
-from paceline.targets.table import TableTarget
-from paceline.testing import check_drafter
-from paceline.types import (
+from paceline.core.events import Round
+from paceline.core.protocols import Noise, Verifier, Work
+from paceline.core.types import (
     ROOT,
     Budget,
     Committed,
@@ -41,6 +23,24 @@ from paceline.types import (
     Scheme,
     TargetInfo,
 )
+from paceline.drafters import tree as tree_module
+from paceline.drafters.model import ModelDrafter
+from paceline.drafters.tree import TreeDrafter
+from paceline.drafting.tree import BestFirstGrowth, DraftTree
+from paceline.drafting.tree_shape import best_shape
+from paceline.engine.loop import Request, decode
+from paceline.errors import ContractViolation, InvalidInput
+from paceline.sampling.noise import SeededNoise
+from paceline.sampling.warp import SamplingWarp
+from paceline.targets.cached import CachedTarget
+from paceline.targets.hf.decoder import HFDecoder
+from paceline.testing import check_drafter
+from paceline.testing.law import output_law
+from paceline.testing.table import TableTarget
+from paceline.verifiers.coupling import CouplingVerifier
+from paceline.verifiers.rrsw import RrswVerifier
+from paceline.verifiers.traversal import TraversalVerifier
+from paceline.verifiers.tree import TreeVerifier
 from tests.rigged import assert_same_law, law_of_run, markov, run
 from tests.tiny_models import VOCAB, build, lean_target, tiny, tokens_of
 

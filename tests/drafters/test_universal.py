@@ -10,20 +10,20 @@ import pytest
 import torch
 
 import paceline
+from paceline.core.protocols import Verifier
+from paceline.core.types import Budget, Committed, Draft, SamplingParams, TargetInfo
 from paceline.drafters.model import ModelDrafter
 from paceline.drafters.universal import UniversalDrafter
 from paceline.errors import InvalidInput
-from paceline.math.noise import SeededNoise
-from paceline.math.verify.block import BlockVerifier
-from paceline.math.verify.coupling import CouplingVerifier
-from paceline.math.verify.token import TokenVerifier
-from paceline.math.warp import SamplingWarp
-from paceline.protocols import Verifier
+from paceline.sampling.noise import SeededNoise
+from paceline.sampling.warp import SamplingWarp
 from paceline.targets.cached import CachedTarget
-from paceline.targets.dense import DenseDecoder
-from paceline.targets.table import TableTarget
+from paceline.targets.dense.decoder import DenseDecoder
 from paceline.testing import check_drafter
-from paceline.types import Budget, Committed, Draft, SamplingParams, TargetInfo
+from paceline.testing.table import TableTarget
+from paceline.verifiers.block import BlockVerifier
+from paceline.verifiers.coupling import CouplingVerifier
+from paceline.verifiers.token import TokenVerifier
 from tests import tiny_tokenizers
 from tests.rigged import assert_same_law, law_of_run, markov, run
 from tests.tiny_models import build, randomise

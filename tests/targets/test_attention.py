@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from paceline.targets.attention import Pass, Segment, attend
-from paceline.targets.cache import KeyValueCache
+from paceline.targets.state.kv import KeyValueCache
 
 HEADS, WIDTH, VALUE_WIDTH = 4, 8, 6
 

@@ -14,12 +14,12 @@ import pytest
 import torch
 from torch import Tensor
 
+from paceline.core.protocols import Work
+from paceline.core.types import Auxiliary, Draft, Need, TargetInfo
 from paceline.errors import ContextOverflow, ContractViolation, InvalidInput
-from paceline.protocols import Work
 from paceline.targets.attention import Pass, attend
-from paceline.targets.cache import SLACK
 from paceline.targets.cached import CachedTarget
-from paceline.types import Auxiliary, Draft, Need, TargetInfo
+from paceline.targets.state.kv import SLACK
 
 VOCAB = 11
 

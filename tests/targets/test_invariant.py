@@ -10,16 +10,16 @@ import pytest
 import torch
 from torch import Tensor
 
+from paceline.core.protocols import Work
+from paceline.core.types import Draft, SamplingParams
 from paceline.drafters.model import ModelDrafter
 from paceline.drafters.ngram import NgramDrafter
 from paceline.errors import InvalidInput, UnsupportedModel
-from paceline.math.verify.coupling import CouplingVerifier
-from paceline.protocols import Work
 from paceline.targets.attention import Pass
 from paceline.targets.cached import CachedTarget
-from paceline.targets.dense import DenseDecoder
+from paceline.targets.dense.decoder import DenseDecoder
 from paceline.targets.invariant import KEYS, holds, make_invariant
-from paceline.types import Draft, SamplingParams
+from paceline.verifiers.coupling import CouplingVerifier
 from tests.rigged import ragged, run
 from tests.tiny_models import VOCAB, build, tokens_of
 

@@ -12,14 +12,14 @@ import torch
 from torch import Tensor, nn
 from transformers import DynamicCache
 
+from paceline.core.protocols import OwnLayers, Work
+from paceline.core.types import Draft, Need, SkipSet
 from paceline.errors import ContextOverflow, ContractViolation, InvalidInput
-from paceline.protocols import OwnLayers, Work
 from paceline.targets.attention import Pass
 from paceline.targets.cached import CachedTarget
-from paceline.targets.dense import DenseDecoder
-from paceline.targets.hf import HFDecoder
+from paceline.targets.dense.decoder import DenseDecoder
+from paceline.targets.hf.decoder import HFDecoder
 from paceline.targets.slot import Slot
-from paceline.types import Draft, Need, SkipSet
 from tests.tiny_models import VOCAB, build, own_logits, tokens_of
 
 CLOSE: dict[str, Any] = {"rtol": 0, "atol": 1e-4}

@@ -10,12 +10,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from paceline.protocols import Target, Work
+from paceline.core.protocols import Target, Work
+from paceline.core.types import Scores
 from paceline.targets.attention import Segment
 from paceline.targets.cached import CachedTarget
-from paceline.targets.dense import DenseDecoder
+from paceline.targets.dense.decoder import DenseDecoder
 from paceline.testing.differences import Parting, first_difference
-from paceline.types import Scores
 from tests.rigged import ragged, run
 from tests.tiny_models import VOCAB, build, tokens_of
 

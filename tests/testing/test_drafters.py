@@ -10,17 +10,24 @@ import pytest
 import torch
 from torch import Tensor
 
+from paceline.core.protocols import Drafter, Noise, Purpose, Warp
+from paceline.core.types import (
+    Budget,
+    Committed,
+    Draft,
+    SamplingParams,
+    Scheme,
+    TargetInfo,
+    Verdict,
+)
 from paceline.drafters.model import ModelDrafter
 from paceline.drafters.ngram import NgramDrafter
 from paceline.drafters.none import NoDrafter
 from paceline.errors import ContractViolation, InvalidInput
-from paceline.math.noise import Noise, Purpose
-from paceline.math.verify.coupling import CouplingVerifier
-from paceline.math.verify.token import TokenVerifier
-from paceline.protocols import Drafter, Warp
-from paceline.targets.table import TableTarget
 from paceline.testing.drafters import DrafterRule, check_drafter
-from paceline.types import Budget, Committed, Draft, SamplingParams, Scheme, TargetInfo, Verdict
+from paceline.testing.table import TableTarget
+from paceline.verifiers.coupling import CouplingVerifier
+from paceline.verifiers.token import TokenVerifier
 from tests.rigged import Soft
 
 Propose = Callable[[tuple[int, ...], int, int, Noise], Draft]

@@ -10,16 +10,16 @@ import pytest
 import torch
 from torch import Tensor
 
+from paceline.core.protocols import Target, Work
+from paceline.core.types import Draft, Scores, TargetInfo
 from paceline.errors import ContractViolation, InvalidInput
-from paceline.protocols import Target, Work
+from paceline.kernels.packing import Storage
 from paceline.targets.cached import CachedTarget
-from paceline.targets.dense import DenseDecoder
-from paceline.targets.hf import HFDecoder
+from paceline.targets.dense.decoder import DenseDecoder
+from paceline.targets.hf.decoder import HFDecoder
 from paceline.targets.invariant import make_invariant
-from paceline.targets.packing import Storage
-from paceline.targets.table import TableSlot, TableTarget
 from paceline.testing import TargetRule, check_target
-from paceline.types import Draft, Scores, TargetInfo
+from paceline.testing.table import TableSlot, TableTarget
 from tests.tiny_models import build
 
 VOCAB = 13
@@ -478,7 +478,7 @@ def test_every_rule_has_a_fault_that_breaks_it() -> None:
 def test_a_fault_in_a_real_cache_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     target = CachedTarget(HFDecoder(build("llama")))
     monkeypatch.setattr(
-        "paceline.targets.cache.KeyValueCache.keep",
+        "paceline.targets.state.kv.KeyValueCache.keep",
         lambda self, rows: setattr(self, "length", self.length + len(rows)),
     )
     with pytest.raises(ContractViolation, match="breaks the rule 'commit'"):

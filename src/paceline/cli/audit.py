@@ -20,12 +20,12 @@ from paceline.cli.calls import (
 from paceline.cli.counting import steps
 from paceline.cli.inputs import drafter_settings, named_values
 from paceline.errors import InvalidInput
-from paceline.report.files import Outputs
-from paceline.workload import read_items, select
+from paceline.workbench.report.files import Outputs
+from paceline.workbench.workload import read_items, select
 
 if TYPE_CHECKING:
-    from paceline.audit import Audit, LocalSettings, NamedPrompt, RemoteSettings
-    from paceline.workload import Item
+    from paceline.workbench.audit import Audit, LocalSettings, NamedPrompt, RemoteSettings
+    from paceline.workbench.workload import Item
 
 DEFAULT_MAX_TOKENS = 64
 DEFAULT_SAMPLE_TOKENS = 8
@@ -134,8 +134,8 @@ def audit(
     trust = {"trust_remote_code": trust_remote_code, "allow_pickle": allow_pickle}
     threads.give_way_where_busy()
     with terminal.progress("starting" if url else f"loading {model or DEFAULT_MODEL}") as tell:
-        from paceline.audit import LocalSettings, RemoteSettings, SamplingSettings
-        from paceline.types import SamplingParams
+        from paceline.core.types import SamplingParams
+        from paceline.workbench.audit import LocalSettings, RemoteSettings, SamplingSettings
 
         SamplingParams(**sampling)
         sampled = SamplingSettings(
@@ -218,7 +218,7 @@ def _local(
     *,
     raw: bool,
 ) -> Audit:
-    from paceline.audit import audit_model
+    from paceline.workbench.audit import audit_model
 
     chat = uses_chat(target.tokenizer, raw=raw)
     named = [_named(item, chat=chat) for item in items]
@@ -233,7 +233,7 @@ def _remote(
     settings: RemoteSettings,
     how: dict[str, Any],
 ) -> Audit:
-    from paceline.audit import Endpoint, EndpointSettings, audit_endpoints
+    from paceline.workbench.audit import Endpoint, EndpointSettings, audit_endpoints
 
     with (
         Endpoint(urls[0], EndpointSettings(model=models[0], **how)) as candidate,
@@ -244,14 +244,14 @@ def _remote(
 
 
 def _named(item: Item, *, chat: bool) -> NamedPrompt:
-    from paceline.audit import NamedPrompt
+    from paceline.workbench.audit import NamedPrompt
 
     return NamedPrompt(item.id, item.as_prompt(chat=chat))
 
 
 def _tell(found: Audit, outputs: Outputs, *, as_json: bool) -> None:
-    from paceline.audit.report import report
-    from paceline.report import environment, to_html, to_markdown
+    from paceline.workbench.audit.report import report
+    from paceline.workbench.report import environment, to_html, to_markdown
 
     machine = environment()
     if as_json:

@@ -10,7 +10,7 @@ from rich.text import Text
 from paceline.cli import terminal
 
 if TYPE_CHECKING:
-    from paceline.audit import Audit
+    from paceline.workbench.audit import Audit
 
 STYLES = {"pass": "green", "tie-limited": "yellow", "fault": "bold red", "inconclusive": "yellow"}
 

@@ -12,15 +12,15 @@ from paceline.cli import options, terminal, threads
 from paceline.cli.calls import DEFAULT_MODEL, default_draft, load_draft, tell_written, uses_chat
 from paceline.cli.counting import counting
 from paceline.errors import InvalidInput, MissingExtra
-from paceline.report.files import Outputs
-from paceline.workload import Item, read_items, select, to_json
-from paceline.workload.methods import DraftSource, Method, check_items, parse_methods
+from paceline.workbench.report.files import Outputs
+from paceline.workbench.workload import Item, read_items, select, to_json
+from paceline.workbench.workload.methods import DraftSource, Method, check_items, parse_methods
 
 if TYPE_CHECKING:
-    from paceline.api import LanguageModel
-    from paceline.bench.results import BenchResult, Difference
-    from paceline.bench.running import Setting
-    from paceline.bench.runs import Run
+    from paceline.generate.api import LanguageModel
+    from paceline.workbench.bench.results import BenchResult, Difference
+    from paceline.workbench.bench.running import Setting
+    from paceline.workbench.bench.runs import Run
 
 _PROMPTS, _RUN, _OUTPUT = "Prompts", "Run", "Output"
 
@@ -175,8 +175,8 @@ def bench(
         loading,
         sampling,
     )
-    from paceline.bench.running import Setting, check
-    from paceline.report.environment import environment
+    from paceline.workbench.bench.running import Setting, check
+    from paceline.workbench.report.environment import environment
 
     chat = uses_chat(target.tokenizer, raw=raw)
     setting = Setting(
@@ -228,7 +228,7 @@ def require_extra(*, plots: bool) -> None:
     except ImportError as error:
         raise MissingExtra.needed("workbench", "benchmarks") from error
     if plots:
-        from paceline.report.figures import require
+        from paceline.workbench.report.figures import require
 
         require()
 
@@ -243,7 +243,7 @@ def load_models(
     """The target, and every draft model once."""
     with terminal.progress(f"loading {name}") as tell:
         import paceline
-        from paceline.types import SamplingParams
+        from paceline.core.types import SamplingParams
 
         SamplingParams(**sampling)
         with terminal.transformers_is_quiet():
@@ -264,9 +264,9 @@ def measure(
     about: dict[str, Any],
 ) -> BenchResult:
     """Make all runs, until the end or until the user stops; look into what differs."""
-    from paceline.bench import running
-    from paceline.bench.results import BenchResult
-    from paceline.bench.schedule import num_steps, schedule
+    from paceline.workbench.bench import running
+    from paceline.workbench.bench.results import BenchResult
+    from paceline.workbench.bench.schedule import num_steps, schedule
 
     total = num_steps(len(items), len(methods), repeats)
     found: list[Run] = []
@@ -295,8 +295,8 @@ def _differences(
     setting: Setting, methods: list[Method], found: list[Run], *, look: bool
 ) -> dict[int, list[Difference]]:
     """Every answer that differs where it should not, and why."""
-    from paceline.bench import running
-    from paceline.bench.results import Difference
+    from paceline.workbench.bench import running
+    from paceline.workbench.bench.results import Difference
 
     if setting.common["temperature"]:
         return {}  # tokens are drawn, and drafts take draws of their own
@@ -319,9 +319,9 @@ def _tell(
     as_json: bool,
     chat: bool,
 ) -> None:
-    from paceline.bench.report import report, terminal_sections
-    from paceline.report import to_html, to_markdown
-    from paceline.report.console import show
+    from paceline.workbench.bench.report import report, terminal_sections
+    from paceline.workbench.report import to_html, to_markdown
+    from paceline.workbench.report.console import show
 
     if as_json:
         terminal.print_json(result.to_json())

@@ -6,13 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from paceline.assembly import check_rule, choose_drafter, make_controller
 from paceline.cli import terminal
 from paceline.errors import InvalidInput
-from paceline.workload.methods import DraftSource
+from paceline.generate.assembly import check_rule, choose_drafter, make_controller
+from paceline.workbench.workload.methods import DraftSource
 
 if TYPE_CHECKING:
-    from paceline.api import LanguageModel
+    from paceline.generate.api import LanguageModel
     from paceline.models.cache import Progress as Tell
 
 DEFAULT_MODEL = "smollm2-135m"

@@ -11,7 +11,7 @@ from paceline.cli.calls import uses_chat
 from paceline.errors import InvalidInput
 
 if TYPE_CHECKING:
-    from paceline.api import Generation, LanguageModel, Piece
+    from paceline.generate.api import Generation, LanguageModel, Piece
 
 NEAR_TIE = 1e-3
 """Two logits closer than this may change places by rounding, in float32."""
@@ -167,7 +167,7 @@ def prompt_for(model: LanguageModel, text: str) -> Any:
 def _watch(
     model: LanguageModel, prompt: Any, options: dict[str, Any], kind: str, show: Shower
 ) -> tuple[Piece, ...]:
-    from paceline.api import Chunk
+    from paceline.generate.api import Chunk
 
     pieces: list[Piece] = []
     for item in model.stream(prompt, **options):

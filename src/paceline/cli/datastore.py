@@ -11,8 +11,8 @@ from paceline.cli import options, terminal
 from paceline.errors import InvalidInput
 
 if TYPE_CHECKING:
+    from paceline.drafting.stores.corpus import Corpus
     from paceline.models.cache import Progress
-    from paceline.stores.corpus import Corpus
 
 DEFAULT_TOKENIZER = "smollm2-135m"
 
@@ -84,7 +84,7 @@ def info(
     as_json: options.AsJson = False,
 ) -> None:
     """Say what is in a corpus, and for which tokenizer."""
-    from paceline.stores.corpus import Corpus
+    from paceline.drafting.stores.corpus import Corpus
 
     _show(store, Corpus.open(store), as_json=as_json)
 
@@ -95,7 +95,7 @@ def corpus_of(files: list[Path], tokenizer: str, field: str, tell: Progress) -> 
 
     import numpy as np
 
-    from paceline.stores.corpus import DEPTH, MARK, Corpus, suffix_order
+    from paceline.drafting.stores.corpus import DEPTH, MARK, Corpus, suffix_order
     from paceline.text import encode_plain, tokenizer_fingerprint
     from paceline.text.documents import read_documents
 
@@ -133,8 +133,8 @@ def corpus_of(files: list[Path], tokenizer: str, field: str, tell: Progress) -> 
 
 
 def _tokenizer(name: str, tell: Progress) -> Any:
-    from paceline.loading import native_dtype
     from paceline.models import load_tokenizer, resolve
+    from paceline.models.loading import native_dtype
 
     folder = Path(name).expanduser()
     if (folder / "tokenizer.json").is_file() or (folder / "tokenizer_config.json").is_file():

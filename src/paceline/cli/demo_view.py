@@ -16,7 +16,7 @@ from paceline.cli import render, terminal
 from paceline.cli.comparison import Case, Comparison, Difference, typical_speed
 
 if TYPE_CHECKING:
-    from paceline.api import Generation, Piece
+    from paceline.generate.api import Generation, Piece
 
 SAME = 0.05
 """A speed-up within this of 1 is called no difference: repeated timings move by as much."""

@@ -7,9 +7,9 @@ from typing import Any
 
 from rich.table import Table
 
-from paceline import registry
 from paceline.cli import options, terminal
 from paceline.cli.describe import Description, describe
+from paceline.generate import registry
 
 DEFAULT_RULE = "token"
 

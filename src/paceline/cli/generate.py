@@ -18,7 +18,7 @@ from paceline.cli.inputs import drafter_settings, named_values, read_prompt
 from paceline.errors import InvalidInput
 
 if TYPE_CHECKING:
-    from paceline.api import Generation, LanguageModel, Piece
+    from paceline.generate.api import Generation, LanguageModel, Piece
 
 DEFAULT_NUM_DRAFT_TOKENS = 5
 DEFAULT_MAX_TOKENS = 128
@@ -28,7 +28,7 @@ def print_answer(
     model: LanguageModel, prompt: Any, request: dict[str, Any], *, stream: bool
 ) -> Generation:
     """Generate and print: in colour on a terminal, elsewhere the bare text."""
-    from paceline.api import Chunk
+    from paceline.generate.api import Chunk
 
     console = terminal.out()
     pieces: list[Piece] = []
@@ -146,7 +146,7 @@ def generate(
     threads.give_way_where_busy()
     with terminal.progress(f"loading {model}") as tell:
         import paceline
-        from paceline.types import SamplingParams
+        from paceline.core.types import SamplingParams
 
         SamplingParams(**sampling)
         drafting.check()

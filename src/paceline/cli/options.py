@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from paceline import registry
+from paceline.generate import registry
 from paceline.models.known import KNOWN
 
 _MODEL, _PROMPT, _DRAFT = "Model", "Prompt", "Drafting"

@@ -9,10 +9,10 @@ from typing import Annotated, Any
 import typer
 
 from paceline.cli import options, plan_measured, plan_view, terminal
+from paceline.economics import cost as model_of_cost
 from paceline.errors import InvalidInput
-from paceline.math import cost as model_of_cost
-from paceline.plan import formula
-from paceline.plan.plots import check_plot_path, save_plot
+from paceline.workbench.plan import formula
+from paceline.workbench.plan.plots import check_plot_path, save_plot
 
 _FORMULA, _MEASURED, _RESULT = "By the formula", "By measurement", "Result"
 

@@ -11,25 +11,25 @@ from typing import TYPE_CHECKING, Any
 from rich.table import Table
 from rich.text import Text
 
-from paceline.assembly import choose_drafter, make_verifier
 from paceline.checks import require_int
 from paceline.cli import plan_view, terminal, threads
 from paceline.cli.calls import check_draft_storage, default_draft, load_draft, uses_chat
 from paceline.cli.counting import steps
+from paceline.economics.roofline import SpeculationMemory
+from paceline.economics.stats import AcceptanceCounts
 from paceline.errors import InvalidInput, UnknownName
-from paceline.math.roofline import SpeculationMemory
-from paceline.math.stats import AcceptanceCounts
-from paceline.plan.acceptance import MeasuredAcceptance, read_acceptance
-from paceline.plan.costs import Costs, MethodCosts
-from paceline.plan.decide import Decision, Method, counts_of_rates, decide, sentences
-from paceline.plan.export import ENGINES, Choice, export
-from paceline.plan.memory import ModelMemory, memory_beside, memory_sentence
-from paceline.plan.memory import to_json as memory_json
-from paceline.report.environment import environment
-from paceline.report.files import check_writable
+from paceline.generate.assembly import choose_drafter, make_verifier
+from paceline.workbench.plan.acceptance import MeasuredAcceptance, read_acceptance
+from paceline.workbench.plan.costs import Costs, MethodCosts
+from paceline.workbench.plan.decide import Decision, Method, counts_of_rates, decide, sentences
+from paceline.workbench.plan.export import ENGINES, Choice, export
+from paceline.workbench.plan.memory import ModelMemory, memory_beside, memory_sentence
+from paceline.workbench.plan.memory import to_json as memory_json
+from paceline.workbench.report.environment import environment
+from paceline.workbench.report.files import check_writable
 
 if TYPE_CHECKING:
-    from paceline.api import Options
+    from paceline.generate.api import Options
 
 TEXT = (
     "Write a function that reads a list of orders, groups them by customer and returns the "
@@ -146,7 +146,7 @@ def _measure(request: Request, found: Sequence[MeasuredAcceptance]) -> Costs:
     threads.give_way_where_busy()
     with terminal.progress(f"loading {request.model}") as tell, terminal.transformers_is_quiet():
         import paceline
-        from paceline.plan.measure import measure_memory, measure_method, measure_passes
+        from paceline.workbench.plan.measure import measure_memory, measure_method, measure_passes
 
         model = paceline.load(request.model, progress=tell)
         drafts = {

@@ -11,10 +11,10 @@ from rich.table import Table
 from rich.text import Text
 
 from paceline.cli import terminal
-from paceline.math import cost as model
-from paceline.math import published
-from paceline.plan.formula import FormulaPlan
-from paceline.plan.plots import LENGTHS, speedup_curve
+from paceline.economics import cost as model
+from paceline.economics import published
+from paceline.workbench.plan.formula import FormulaPlan
+from paceline.workbench.plan.plots import LENGTHS, speedup_curve
 
 _BAR = 20
 

@@ -7,19 +7,19 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from paceline import registry
-from paceline.assembly import make_drafter
 from paceline.cli import bench, options, terminal, threads
 from paceline.cli.calls import DEFAULT_MODEL, default_draft, tell_written, uses_chat
 from paceline.cli.counting import counting
 from paceline.errors import InvalidInput
-from paceline.report.files import Outputs
-from paceline.workload import read_records, select
-from paceline.workload.methods import Method, parse_methods
+from paceline.generate import registry
+from paceline.generate.assembly import make_drafter
+from paceline.workbench.report.files import Outputs
+from paceline.workbench.workload import read_records, select
+from paceline.workbench.workload.methods import Method, parse_methods
 
 if TYPE_CHECKING:
-    from paceline.protocols import Drafter
-    from paceline.replay.drafts import Reader
+    from paceline.core.protocols import Drafter
+    from paceline.workbench.replay.drafts import Reader
 
 DEFAULT_LENGTH = 5
 
@@ -113,11 +113,11 @@ def replay(
     }
     threads.give_way_where_busy()
     trust = {"trust_remote_code": trust_remote_code, "allow_pickle": allow_pickle}
-    from paceline.replay.drafts import Reader
-    from paceline.replay.results import replay as run
-    from paceline.replay.texts import tokenize
-    from paceline.report.environment import environment
-    from paceline.types import SamplingParams
+    from paceline.core.types import SamplingParams
+    from paceline.workbench.replay.drafts import Reader
+    from paceline.workbench.replay.results import replay as run
+    from paceline.workbench.replay.texts import tokenize
+    from paceline.workbench.report.environment import environment
 
     params = SamplingParams(**sampling)
     own_greedy = text_by == "target" and params.is_greedy
@@ -183,10 +183,10 @@ def _tokenizer_alone(
 ) -> tuple[Any, Reader]:
     """The tokenizer of a model, and a reader that needs no model."""
     with terminal.progress(f"loading the tokenizer of {name}") as tell:
-        from paceline.loading import native_dtype
+        from paceline.core.types import TargetInfo
         from paceline.models import load_tokenizer, resolve
-        from paceline.replay.drafts import Reader
-        from paceline.types import TargetInfo
+        from paceline.models.loading import native_dtype
+        from paceline.workbench.replay.drafts import Reader
 
         files = resolve(name, dtype=native_dtype(), progress=tell, **trust)
         tokenizer = load_tokenizer(files.folder, trust_remote_code=trust["trust_remote_code"])
@@ -213,9 +213,9 @@ def _built(method: Method, tokenizer: Any) -> Drafter:
 
 
 def _tell(result: Any, outputs: Outputs, *, as_json: bool) -> None:
-    from paceline.replay.report import report, terminal_sections
-    from paceline.report import to_html, to_markdown
-    from paceline.report.console import show
+    from paceline.workbench.replay.report import report, terminal_sections
+    from paceline.workbench.report import to_html, to_markdown
+    from paceline.workbench.report.console import show
 
     if as_json:
         terminal.print_json(result.to_json())

@@ -11,11 +11,11 @@ import typer
 from paceline.cli import options, terminal, threads
 from paceline.cli.calls import DEFAULT_MODEL, uses_chat
 from paceline.cli.counting import steps
-from paceline.tuned import tuned_file, write_tuned
-from paceline.workload import read_items, select
+from paceline.drafting.tuned import tuned_file, write_tuned
+from paceline.workbench.workload import read_items, select
 
 if TYPE_CHECKING:
-    from paceline.tune import Costs, Found
+    from paceline.workbench.tune import Costs, Found
 
 app = typer.Typer(no_args_is_help=True)
 
@@ -112,8 +112,8 @@ def layer_skip(
     threads.give_way_where_busy()
     with terminal.progress(f"loading {model}") as tell:
         import paceline
-        from paceline import tune as search
-        from paceline.tune.evaluate import layered
+        from paceline.workbench import tune as search
+        from paceline.workbench.tune.evaluate import layered
 
         with terminal.transformers_is_quiet():
             loaded = paceline.load(

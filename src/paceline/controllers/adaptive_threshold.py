@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from paceline.checks import require_finite, require_int
-from paceline.math.threshold import Threshold, next_threshold
-from paceline.types import Budget, Outcome
+from paceline.core.types import Budget, Outcome
+from paceline.sampling.threshold import Threshold, next_threshold
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,8 +20,8 @@ from typing import Any, ClassVar, NamedTuple
 from paceline.checks import require_finite, require_int
 from paceline.controllers.evidence import Calibration, Evidence
 from paceline.controllers.timing import DraftTimes, PassTimes
+from paceline.core.types import Budget, Outcome
 from paceline.errors import InvalidInput
-from paceline.types import Budget, Outcome
 
 STEP = 0.12
 """A draft step in target passes, before one was timed."""

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from paceline.checks import require_finite, require_int
+from paceline.core.types import Budget, Outcome
 from paceline.errors import InvalidInput
-from paceline.types import Budget, Outcome
 
 
 @dataclass(frozen=True, slots=True)

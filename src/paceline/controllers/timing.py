@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
 
-from paceline.math.curve import interpolated
+from paceline.economics.curve import interpolated
 
 SLOPE = 0.03
 """What a further row adds to a pass, in passes over one row, before anything is known."""

@@ -13,10 +13,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
+from paceline.core.protocols import Drafter, DraftSession, Noise, Warp
+from paceline.core.types import Budget, Committed, Draft, TargetInfo
 from paceline.errors import ContractViolation, InvalidInput
-from paceline.math.noise import Noise
-from paceline.protocols import Drafter, DraftSession, Warp
-from paceline.types import Budget, Committed, Draft, TargetInfo
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,11 +9,10 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from paceline.checks import require_finite, require_int
+from paceline.core.protocols import Noise, OwnLayers, Warp
+from paceline.core.types import Budget, Committed, Draft, Need, SkipSet, TargetInfo
+from paceline.drafting.own_layers import OwnDraft
 from paceline.errors import InvalidInput
-from paceline.math.noise import Noise
-from paceline.protocols import OwnLayers, Warp
-from paceline.self_draft import OwnDraft
-from paceline.types import Budget, Committed, Draft, Need, SkipSet, TargetInfo
 
 
 @dataclass(frozen=True, slots=True)

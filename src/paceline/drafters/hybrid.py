@@ -14,11 +14,10 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from paceline.checks import require_int
+from paceline.core.protocols import Drafter, DraftSession, Noise, Warp
+from paceline.core.types import Budget, Committed, Draft, Need, TargetInfo
+from paceline.drafting.merge import Merged, merge, view
 from paceline.errors import ContractViolation, InvalidInput
-from paceline.math.merge import Merged, merge, view
-from paceline.math.noise import Noise
-from paceline.protocols import Drafter, DraftSession, Warp
-from paceline.types import Budget, Committed, Draft, Need, TargetInfo
 
 
 @dataclass(frozen=True, slots=True)

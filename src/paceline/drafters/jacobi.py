@@ -9,10 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from paceline.math.candidates import largest_of_rows
-from paceline.math.noise import Noise
-from paceline.protocols import Warp
-from paceline.types import Budget, Committed, Draft, Need, TargetInfo
+from paceline.core.protocols import Noise, Warp
+from paceline.core.types import Budget, Committed, Draft, Need, TargetInfo
+from paceline.sampling.candidates import largest_of_rows
 
 
 @dataclass(frozen=True, slots=True)

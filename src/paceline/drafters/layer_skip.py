@@ -14,13 +14,12 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from paceline.checks import require_finite, require_int
+from paceline.core.protocols import Noise, OwnLayers, Warp
+from paceline.core.types import Budget, Committed, Draft, Need, SkipSet, TargetInfo
+from paceline.drafting.own_layers import OwnDraft, every_second, skip_set
+from paceline.drafting.tuned import read_tuned, tuned_file
 from paceline.errors import InvalidInput
-from paceline.math.noise import Noise
-from paceline.math.threshold import GREEDY_START, SAMPLING_START, Threshold, next_threshold
-from paceline.protocols import OwnLayers, Warp
-from paceline.self_draft import OwnDraft, every_second, skip_set
-from paceline.tuned import read_tuned, tuned_file
-from paceline.types import Budget, Committed, Draft, Need, SkipSet, TargetInfo
+from paceline.sampling.threshold import GREEDY_START, SAMPLING_START, Threshold, next_threshold
 
 log = logging.getLogger("paceline")
 

@@ -16,10 +16,9 @@ import torch
 from torch import Tensor
 
 from paceline.checks import require_int
-from paceline.math.candidates import largest_of_rows
-from paceline.math.noise import Noise
-from paceline.protocols import Warp
-from paceline.types import ROOT, Auxiliary, Budget, Committed, Draft, Need, Scheme, TargetInfo
+from paceline.core.protocols import Noise, Warp
+from paceline.core.types import ROOT, Auxiliary, Budget, Committed, Draft, Need, Scheme, TargetInfo
+from paceline.sampling.candidates import largest_of_rows
 
 _GOLDEN = 0.6180339887498949
 """Its multiples modulo 1 spread evenly (Weyl), which stands in for a random choice."""

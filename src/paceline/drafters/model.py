@@ -10,11 +10,10 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from paceline.checks import require_finite
-from paceline.draft_model import DraftModel, Stop, check_params, draw_chain, own_params
-from paceline.math.noise import Noise
-from paceline.math.warp import SamplingWarp
-from paceline.protocols import Target, Warp
-from paceline.types import Budget, Committed, Draft, SamplingParams, TargetInfo
+from paceline.core.protocols import Noise, Target, Warp
+from paceline.core.types import Budget, Committed, Draft, SamplingParams, TargetInfo
+from paceline.drafting.model import DraftModel, Stop, check_params, draw_chain, own_params
+from paceline.sampling.warp import SamplingWarp
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from paceline.math.noise import Noise
-from paceline.protocols import Warp
-from paceline.types import Budget, Committed, Draft, TargetInfo
+from paceline.core.protocols import Noise, Warp
+from paceline.core.types import Budget, Committed, Draft, TargetInfo
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,12 +10,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import ClassVar
 
+from paceline.core.protocols import Noise, Warp
+from paceline.core.types import Budget, Committed, Draft, TargetInfo
+from paceline.drafting.stores.copies import copied
+from paceline.drafting.stores.ngrams import NgramPlaces, check_vocabulary, reference_ids
 from paceline.errors import InvalidInput
-from paceline.math.noise import Noise
-from paceline.protocols import Warp
-from paceline.stores.copies import copied
-from paceline.stores.ngrams import NgramPlaces, check_vocabulary, reference_ids
-from paceline.types import Budget, Committed, Draft, TargetInfo
 
 REACHES = {8: None, 4: 256, 2: 64, 1: 16}
 """How far away a match of n tokens is believed: single words stand everywhere, lines do not."""

@@ -16,11 +16,10 @@ import numpy as np
 import numpy.typing as npt
 
 from paceline.checks import require_int
+from paceline.core.protocols import Noise, Warp
+from paceline.core.types import ROOT, Budget, Committed, Draft, Need, Scheme, TargetInfo
 from paceline.errors import InvalidInput
-from paceline.math.candidates import largest_of_rows
-from paceline.math.noise import Noise
-from paceline.protocols import Warp
-from paceline.types import ROOT, Budget, Committed, Draft, Need, Scheme, TargetInfo
+from paceline.sampling.candidates import largest_of_rows
 
 TEMPLATE: dict[str, int] = {
     "": 8,

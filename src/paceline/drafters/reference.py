@@ -10,12 +10,11 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from paceline.checks import require_int
+from paceline.core.protocols import Noise, Warp
+from paceline.core.types import Budget, Committed, Draft, TargetInfo
+from paceline.drafting.stores.copies import copied
+from paceline.drafting.stores.ngrams import NgramIndex, check_vocabulary, reference_ids
 from paceline.errors import InvalidInput
-from paceline.math.noise import Noise
-from paceline.protocols import Warp
-from paceline.stores.copies import copied
-from paceline.stores.ngrams import NgramIndex, check_vocabulary, reference_ids
-from paceline.types import Budget, Committed, Draft, TargetInfo
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,13 +10,12 @@ from pathlib import Path
 from typing import ClassVar, Literal
 
 from paceline.checks import require_int
+from paceline.core.protocols import Noise, Warp
+from paceline.core.types import ROOT, Budget, Committed, Draft, Need, Scheme, TargetInfo
+from paceline.drafting.stores.copies import believed
+from paceline.drafting.stores.corpus import DEPTH, MARK, Corpus
+from paceline.drafting.stores.tries import prefix_path, prefix_tree
 from paceline.errors import InvalidInput
-from paceline.math.noise import Noise
-from paceline.protocols import Warp
-from paceline.stores.copies import believed
-from paceline.stores.corpus import DEPTH, MARK, Corpus
-from paceline.stores.tries import prefix_path, prefix_tree
-from paceline.types import ROOT, Budget, Committed, Draft, Need, Scheme, TargetInfo
 
 
 @dataclass(frozen=True, slots=True)

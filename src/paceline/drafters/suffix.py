@@ -13,12 +13,11 @@ from pathlib import Path
 from typing import ClassVar, Literal, NamedTuple
 
 from paceline.checks import require_finite, require_int
-from paceline.errors import InvalidInput
-from paceline.math.noise import Noise
-from paceline.protocols import Warp
-from paceline.stores.copies import believed
-from paceline.stores.outputs import PastOutputs
-from paceline.stores.suffixes import (
+from paceline.core.protocols import Noise, Warp
+from paceline.core.types import ROOT, Budget, Committed, Draft, Need, Scheme, TargetInfo
+from paceline.drafting.stores.copies import believed
+from paceline.drafting.stores.outputs import PastOutputs
+from paceline.drafting.stores.suffixes import (
     Follower,
     Node,
     SuffixCounts,
@@ -26,7 +25,7 @@ from paceline.stores.suffixes import (
     matches,
     occurrences,
 )
-from paceline.types import ROOT, Budget, Committed, Draft, Need, Scheme, TargetInfo
+from paceline.errors import InvalidInput
 
 MOST_MATCHES = 8
 """Text seldom has more matches that differ; one token over and over has one for every length."""

@@ -15,18 +15,26 @@ from typing import Any, ClassVar, Literal
 from torch import Tensor
 
 from paceline.checks import require_finite, require_int
-from paceline.draft_model import DraftModel, Stop, check_params, own_params
-from paceline.draft_tree import (
+from paceline.core.protocols import Noise, Target, Warp
+from paceline.core.types import (
+    ROOT,
+    Budget,
+    Committed,
+    Draft,
+    Need,
+    SamplingParams,
+    Scheme,
+    TargetInfo,
+)
+from paceline.drafting.model import DraftModel, Stop, check_params, own_params
+from paceline.drafting.tree import (
     BestFirstGrowth,
     DraftTree,
     ForesightGrowth,
     Growth,
     ShapedGrowth,
 )
-from paceline.errors import InvalidInput, NoTokenLeft
-from paceline.math.noise import Noise
-from paceline.math.siblings import Siblings, draw_siblings, most_probable
-from paceline.math.tree_shape import (
+from paceline.drafting.tree_shape import (
     RankAcceptance,
     TreeShape,
     best_shape,
@@ -35,9 +43,9 @@ from paceline.math.tree_shape import (
     from_paths,
     visits,
 )
-from paceline.math.warp import SamplingWarp
-from paceline.protocols import Target, Warp
-from paceline.types import ROOT, Budget, Committed, Draft, Need, SamplingParams, Scheme, TargetInfo
+from paceline.errors import InvalidInput, NoTokenLeft
+from paceline.sampling.siblings import Siblings, draw_siblings, most_probable
+from paceline.sampling.warp import SamplingWarp
 
 SCHEMES = {
     "chosen": Scheme.CHOSEN,

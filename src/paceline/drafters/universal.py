@@ -12,14 +12,10 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor
 
-from paceline.draft_model import DraftModel, Stop, check_params, draw_chain, own_params
-from paceline.errors import InvalidInput
-from paceline.math.candidates import Blocks
-from paceline.math.noise import Noise
-from paceline.math.warp import SamplingWarp
-from paceline.protocols import Target, Warp
-from paceline.types import Budget, Committed, Draft, SamplingParams, TargetInfo
-from paceline.vocabulary import (
+from paceline.core.protocols import Noise, Target, Warp
+from paceline.core.types import Budget, Committed, Draft, SamplingParams, TargetInfo
+from paceline.drafting.model import DraftModel, Stop, check_params, draw_chain, own_params
+from paceline.drafting.vocabulary import (
     LOOK_BEHIND,
     Piece,
     SharedTokens,
@@ -28,6 +24,9 @@ from paceline.vocabulary import (
     shared_tokens,
     vocabulary_of,
 )
+from paceline.errors import InvalidInput
+from paceline.sampling.candidates import Blocks
+from paceline.sampling.warp import SamplingWarp
 
 MODES = ("tli", "slem")
 

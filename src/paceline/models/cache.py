@@ -16,8 +16,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from paceline.cache_folder import cache_folder
 from paceline.errors import ModelError
-from paceline.tuned import cache_folder
 
 Progress = Callable[[int, int, str], None]
 """Told how far a slow step is: bytes done, bytes in all (0 where unknown), and what is done."""

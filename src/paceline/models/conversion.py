@@ -16,6 +16,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from paceline.cache_folder import cache_folder
 from paceline.errors import ModelError, UnsupportedModel
 from paceline.models.cache import (
     Progress,
@@ -29,7 +30,6 @@ from paceline.models.reasons import one_line, what_transformers_raises
 from paceline.models.rope import rope_parameters
 from paceline.models.tensor_file import TensorFile
 from paceline.models.tokens import end_token_ids
-from paceline.tuned import cache_folder
 
 if TYPE_CHECKING:
     import torch

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 
+from paceline.cache_folder import cache_folder
 from paceline.errors import ModelError, UnknownName
 from paceline.models.cache import (
     Progress,
@@ -25,7 +26,6 @@ from paceline.models.cache import (
     remember_digest,
     scratch_folder,
 )
-from paceline.tuned import cache_folder
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
-from paceline.targets import few_rows
-from paceline.targets.cache import KeyValueCache
+from paceline.kernels.llvm import few_rows
+from paceline.targets.state.kv import KeyValueCache
 from paceline.targets.text_head import Columns
 
 _FEW_ROWS = 32

@@ -9,15 +9,15 @@ from typing import Protocol, cast
 import torch
 from torch import Tensor
 
+from paceline.core.protocols import OwnLayers, Work
+from paceline.core.types import ROOT, Draft, Need, Scores, TargetInfo
 from paceline.errors import ContextOverflow, ContractViolation, InvalidInput
-from paceline.protocols import OwnLayers, Work
 from paceline.targets.attention import Pass, Segment
-from paceline.targets.cache import KeyValueCache
 from paceline.targets.layers import LayeredDecoder
 from paceline.targets.own_layers import CachedLayers
 from paceline.targets.slot import Slot
+from paceline.targets.state.kv import KeyValueCache
 from paceline.targets.text_head import TextHead
-from paceline.types import ROOT, Draft, Need, Scores, TargetInfo
 
 PREFILL_ROWS = 512
 """Rows of one prefill pass. Bounds the memory for activations and masks."""

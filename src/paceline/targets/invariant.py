@@ -12,10 +12,10 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from paceline.core.protocols import Work
+from paceline.core.types import Draft
 from paceline.errors import UnsupportedModel
-from paceline.protocols import Work
 from paceline.targets.cached import CachedTarget, Decoder
-from paceline.types import Draft
 
 ROWS = (8, 4, 16)
 """The padded rows that are tried, in this order."""

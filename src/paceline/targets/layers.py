@@ -8,8 +8,8 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from torch import Tensor
 
+from paceline.core.types import SkipSet, TargetInfo
 from paceline.targets.attention import Pass, Segment
-from paceline.types import SkipSet, TargetInfo
 
 
 class LayeredDecoder(Protocol):

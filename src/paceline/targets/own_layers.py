@@ -7,11 +7,11 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from paceline.core.types import SkipSet
 from paceline.errors import ContextOverflow, ContractViolation, InvalidInput
 from paceline.targets.attention import Pass, Segment
 from paceline.targets.layers import LayeredDecoder, some_layers
 from paceline.targets.slot import Ahead, Slot
-from paceline.types import SkipSet
 
 
 class CachedLayers:

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from paceline.core.types import Draft
 from paceline.targets.attention import Resume
-from paceline.targets.cache import KeyValueCache
+from paceline.targets.state.kv import KeyValueCache
 from paceline.targets.text_head import TextHead
-from paceline.types import Draft
 
 
 @dataclass(slots=True, eq=False)

@@ -11,13 +11,21 @@ from typing import Any, NoReturn
 import torch
 from torch import Tensor
 
+from paceline.core.protocols import (
+    Drafter,
+    DraftSession,
+    Noise,
+    Purpose,
+    Target,
+    Verifier,
+    Warp,
+    Work,
+)
+from paceline.core.types import Budget, Committed, Draft, Need, SamplingParams, Scheme
+from paceline.engine.sequence import info_for
 from paceline.errors import ContractViolation, PacelineError
-from paceline.math.noise import Noise, Purpose
-from paceline.math.warp import SamplingWarp
-from paceline.protocols import Drafter, DraftSession, Target, Verifier, Warp, Work
-from paceline.sequence import info_for
-from paceline.targets.table import TableTarget
-from paceline.types import Budget, Committed, Draft, Need, SamplingParams, Scheme
+from paceline.sampling.warp import SamplingWarp
+from paceline.testing.table import TableTarget
 
 History = tuple[tuple[int, ...], ...]
 """What a session observes: the prompt, then the tokens of each round."""

@@ -10,15 +10,15 @@ import torch
 from torch import Tensor
 
 from paceline.controllers.fixed import FixedController
+from paceline.core.events import Round
+from paceline.core.protocols import Drafter, Noise
+from paceline.core.types import Draft, SamplingParams, Scheme
 from paceline.drafters.none import NoDrafter
-from paceline.engine import Request, decode
+from paceline.engine.loop import Request, decode
 from paceline.errors import ContractViolation, InvalidInput
-from paceline.events import Round
-from paceline.math.law import output_law
-from paceline.math.noise import Noise, SeededNoise
-from paceline.protocols import Drafter
+from paceline.sampling.noise import SeededNoise
 from paceline.testing._bench import MAX_BUDGET, Bench, DrafterRule, History, fail, key_of, propose
-from paceline.types import Draft, SamplingParams, Scheme
+from paceline.testing.law import output_law
 
 _MAX_RUNS = 20_000
 _LAW_TOLERANCE = 1e-6

@@ -10,9 +10,9 @@ from typing import Any, NoReturn
 import torch
 from torch import Tensor
 
+from paceline.core.protocols import Target, Work
+from paceline.core.types import Draft
 from paceline.errors import ContractViolation
-from paceline.protocols import Target, Work
-from paceline.types import Draft
 
 
 class TargetRule(StrEnum):

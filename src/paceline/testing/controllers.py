@@ -9,9 +9,9 @@ from functools import partial
 from itertools import islice
 from typing import Any
 
+from paceline.core.protocols import Controller, ControllerSession
+from paceline.core.types import Budget, Draft, Outcome
 from paceline.errors import ContractViolation
-from paceline.protocols import Controller, ControllerSession
-from paceline.types import Budget, Draft, Outcome
 
 
 class ControllerRule(StrEnum):

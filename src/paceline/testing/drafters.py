@@ -15,10 +15,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from paceline.core.protocols import Drafter, Target, Verifier
+from paceline.core.types import Budget, Committed, Draft, SamplingParams
 from paceline.errors import InvalidInput
-from paceline.math.noise import SeededNoise
-from paceline.math.verify.token import TokenVerifier
-from paceline.protocols import Drafter, Target, Verifier
+from paceline.sampling.noise import SeededNoise
 from paceline.testing._bench import (
     MAX_BUDGET,
     Bench,
@@ -34,7 +34,7 @@ from paceline.testing._bench import (
     warp_behind,
 )
 from paceline.testing._laws import check_coupled, check_exact, check_greedy, check_laws
-from paceline.types import Budget, Committed, Draft, SamplingParams
+from paceline.verifiers.token import TokenVerifier
 
 
 def check_drafter(

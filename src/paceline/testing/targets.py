@@ -13,10 +13,10 @@ from typing import Any
 
 import torch
 
+from paceline.core.protocols import Target, Work
+from paceline.core.types import Auxiliary, Draft, Need, TargetInfo
 from paceline.errors import ContextOverflow, InvalidInput
-from paceline.protocols import Target, Work
 from paceline.testing._reference import ROOM, Check, TargetRule
-from paceline.types import Auxiliary, Draft, Need, TargetInfo
 
 _FILLED = 64
 """Context limits up to this are filled to the last token."""
@@ -47,7 +47,7 @@ def check_target(
         InvalidInput: the prompts do not suit the target.
 
     Example:
-        >>> from paceline.targets.table import TableTarget
+        >>> from paceline.testing.table import TableTarget
         >>> check_target(TableTarget(torch.tensor([[0.5, 0.5], [0.9, 0.1]])))
     """
     check = Check(target, tolerance, trees)

@@ -1,0 +1,1 @@
+"""What drafters share: draft models, trees, stores, vocabularies."""

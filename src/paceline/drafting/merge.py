@@ -1,0 +1,139 @@
+"""Several drafts of one place in a text, as one tree.
+
+A token that two drafts have on the same path is one node. Tokens that were chosen without chance,
+point masses, may be merged: which of them are scored bends no law. A token that was drawn by chance
+must be tested against the law that drew it, so one draft keeps its laws and its nodes as they are;
+the others hang theirs on it. A token that was drawn is still exact as a point mass, whatever drew
+it: rejection then strikes it out of p (2211.17192, with q a one-hot law).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from paceline.core.types import ROOT, Auxiliary, Committed, Draft, Scheme
+
+
+class Merged(NamedTuple):
+    """A merged draft.
+
+    Args:
+        draft: the tree of all.
+        rows: for each draft that went in, where its rows are in a pass over the tree: the root, its
+            nodes, its auxiliary rows. It is laid out as in `Scores`.
+    """
+
+    draft: Draft
+    rows: tuple[tuple[int, ...], ...]
+
+
+def merge(drafts: Sequence[Draft]) -> Merged:
+    """Merge drafts into one tree.
+
+    The first that has laws keeps them, and its children come first among siblings, in their draw
+    order; where a chosen token equals one of them it is that node, since once that is rejected it
+    could not be accepted any more. All other tokens are point masses.
+
+    The rules that test children in turn, each against its own law, take the result: `tree`, `rrs`,
+    `rrsw`, `traversal`; so do those that need no laws, `naive` and `coupling`.
+
+    Example:
+        >>> merge([Draft((5, 7)), Draft((5, 8, 9))]).draft.parents
+        (-1, 0, 0, 2)
+    """
+    soft = next((number for number, draft in enumerate(drafts) if _has_laws(draft)), None)
+    order = list(range(len(drafts)))
+    if soft is not None:
+        order.remove(soft)
+        order.insert(0, soft)
+    tokens: list[int] = []
+    parents: list[int] = []
+    laws: list[Tensor | None] = []
+    beliefs: list[float | None] = []
+    children: dict[tuple[int, int], int] = {}
+    places: dict[int, list[int]] = {}
+    for number in order:
+        draft = drafts[number]
+        assert draft.parents is not None
+        own: list[int] = []
+        for node, (token, parent) in enumerate(zip(draft.tokens, draft.parents, strict=True)):
+            above = ROOT if parent == ROOT else own[parent]
+            place = None if number == soft else children.get((above, token))
+            belief = None if draft.confidence is None else draft.confidence[node]
+            if place is None:
+                place = len(tokens)
+                tokens.append(token)
+                parents.append(above)
+                laws.append(draft.law(node) if number == soft else None)
+                beliefs.append(belief)
+                children.setdefault((above, token), place)
+            own.append(place)
+        places[number] = own
+    base = drafts[soft].scheme if soft is not None else Scheme.CHOSEN
+    branches = len(set(parents)) < len(parents)
+    if base is Scheme.SINGLE and branches:
+        base = Scheme.IID
+    aux, rows = _auxiliary(drafts, [places[number] for number in range(len(drafts))], len(tokens))
+    merged = Draft(
+        tuple(tokens),
+        parents=tuple(parents),
+        probs=tuple(laws) if soft is not None else None,
+        scheme=base,
+        aux=aux,
+        confidence=None
+        if any(belief is None for belief in beliefs)
+        else tuple(belief for belief in beliefs if belief is not None),
+    )
+    return Merged(merged, rows)
+
+
+def view(committed: Committed, own: Draft, rows: Sequence[int]) -> Committed:
+    """What one of the drafters is told of a round: its own draft, its own path, its own rows.
+
+    Args:
+        committed: as the engine tells it, of the merged draft.
+        own: what the drafter proposed.
+        rows: of it, see `Merged`.
+    """
+    nodes = {rows[1 + node] - 1: node for node in reversed(range(len(own)))}
+    path: list[int] = []
+    for place in committed.path:
+        node = nodes.get(place)
+        assert own.parents is not None
+        if node is None or own.parents[node] != (path[-1] if path else ROOT):
+            break
+        path.append(node)
+    logits = None if committed.logits is None else committed.logits[list(rows)]
+    return Committed(committed.tokens, own, tuple(path), logits)
+
+
+def _has_laws(draft: Draft) -> bool:
+    return any(law is not None for law in draft.probs or ())
+
+
+def _auxiliary(
+    drafts: Sequence[Draft], places: Sequence[Sequence[int]], num_nodes: int
+) -> tuple[Auxiliary | None, tuple[tuple[int, ...], ...]]:
+    """The auxiliary rows of all drafts behind one tree, and where each draft has its rows."""
+    rows = [[0, *(1 + place for place in own)] for own in places]
+    total = sum(len(draft.aux) for draft in drafts if draft.aux is not None)
+    visible = torch.zeros(total, 1 + num_nodes + total, dtype=torch.bool)
+    tokens: list[int] = []
+    positions: list[int] = []
+    for draft, own in zip(drafts, rows, strict=True):
+        if draft.aux is None:
+            continue
+        first = len(tokens)
+        tokens += draft.aux.tokens
+        positions += draft.aux.positions
+        own += [1 + num_nodes + first + i for i in range(len(draft.aux))]
+        # Columns of nodes that were merged into one are seen if any of them was.
+        part = visible[first : len(tokens)]
+        for column, row in enumerate(own):
+            part[:, row] |= draft.aux.visible[:, column]
+    aux = Auxiliary(tuple(tokens), tuple(positions), visible) if total else None
+    return aux, tuple(tuple(own) for own in rows)

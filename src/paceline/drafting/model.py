@@ -1,0 +1,274 @@
+"""A draft model beside one sequence: its cache, and the way back after a rejection.
+
+What every drafter with a model of its own shares; the drafters differ in what they ask it.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from torch import Tensor
+from torch.nn import functional
+
+from paceline.core.protocols import Noise, Purpose, Target, Warp, Work
+from paceline.core.types import Draft, SamplingParams, TargetInfo
+from paceline.errors import InvalidInput, NoTokenLeft, UnknownName
+from paceline.sampling.entropy import acceptance_bound
+
+log = logging.getLogger("paceline")
+
+_NOTHING = Draft()
+
+_CATCH_UP = 16
+"""Up to this many tokens are caught up within the first scoring pass, more in a prefill."""
+
+
+class DraftModel:
+    """A model that follows the committed tokens of one sequence and runs ahead of them.
+
+    Its cache holds a prefix of `committed`, then drafted tokens. Nothing is cut before it has to
+    be: a drafted token that became final stays where it is.
+
+    Args:
+        model: the draft model, a target like any other.
+        capacity: the longest sequence, prompt and answer together.
+        vocab_size: of the target, to which logits are fitted.
+    """
+
+    def __init__(self, model: Target, capacity: int, vocab_size: int) -> None:
+        limit = model.info.max_length
+        self.room = capacity if limit is None else min(capacity, limit)
+        """The most tokens that the model takes."""
+        self.committed: list[int] = []
+        self.cached: list[int] = []
+        self.model, self._vocab_size = model, vocab_size
+        self.slot = model.open(self.room)
+        self._told = False
+
+    def observe(self, tokens: Sequence[int]) -> None:
+        """Cut the cache to what became final; a prompt is taken in at once.
+
+        Later tokens wait for the next draft, so that a model that is not asked costs nothing.
+        """
+        old = len(self.committed)
+        self.committed += tokens
+        self._keep(self.committed, min(old, len(self.cached)))
+        missing = self.committed[len(self.cached) : self.room]
+        if old == 0 and len(missing) > _CATCH_UP:
+            self._prefill(missing[:-1])
+
+    def revise(self, kept: int, tokens: Sequence[int]) -> None:
+        """Keep the first `kept` committed tokens, and append others in place of the rest.
+
+        For a model whose tokens are not the target's: the same text may come to be written
+        otherwise when it goes on.
+        """
+        del self.committed[kept:]
+        if self.committed or tokens:
+            self.observe(tokens)
+
+    def reach(self, num_draft_tokens: int) -> int:
+        """How many tokens it can draft from here, up to `num_draft_tokens`.
+
+        The last draft token is not fed, so a draft may reach one token past the room.
+        """
+        length = min(num_draft_tokens, self.room - len(self.committed) + 1)
+        if length <= 0 < num_draft_tokens and not self._told:
+            self._told = True
+            log.warning(
+                "the draft model %s takes %d tokens; from here on decoding is plain",
+                self.model.info.name,
+                self.room,
+            )
+        return max(length, 0)
+
+    def start(self) -> Tensor:
+        """The logits `[V]` behind the committed tokens; what was fed behind them is dropped."""
+        return self.score(())[-1]
+
+    def score(self, path: Sequence[int], tree: Draft = _NOTHING) -> Tensor:
+        """The logits `[1 + n, V]` behind the end of a path and every node of a tree below it.
+
+        The path, which goes on from the committed tokens, stays in the cache, the tree does not.
+        What of the path is there already is not fed again, but for its last token.
+        """
+        text = [*self.committed, *path]
+        self._keep(text, min(len(self.committed), len(self.cached)))
+        return self._feed(text[len(self.cached) :], tree)
+
+    def feed(self, token: int) -> Tensor:
+        """Append a token to the cache; the logits `[V]` behind it, as the target's."""
+        return self._feed([token])[-1]
+
+    def _feed(self, tokens: Sequence[int], tree: Draft = _NOTHING) -> Tensor:
+        most = self.model.info.max_draft_tokens
+        if len(tokens) > _CATCH_UP or (most is not None and len(tokens) + len(tree) > most + 1):
+            self._prefill(tokens[:-1])
+            tokens = tokens[-1:]
+        root, *rest = self.known(tokens)
+        chain = len(rest)
+        assert tree.parents is not None
+        below = Draft(
+            (*rest, *self.known(tree.tokens)),
+            (*range(-1, chain - 1), *(parent + chain for parent in tree.parents)),
+        )
+        logits = self.model.score([Work(self.slot, root, below)])[0].logits[chain:]
+        self.model.commit(self.slot, range(chain))
+        self.cached += tokens
+        return fit(logits, self._vocab_size)
+
+    def known(self, tokens: Sequence[int]) -> list[int]:
+        """Ids that only the target has are padding of its vocabulary; any id stands for them."""
+        vocab = self.model.info.vocab_size
+        return [token if token < vocab else 0 for token in tokens]
+
+    def close(self) -> None:
+        """Free the slot."""
+        self.model.close(self.slot)
+
+    def _keep(self, text: Sequence[int], right: int) -> None:
+        """Cut the cache to a prefix of a text; the first `right` tokens agree."""
+        # The last token is always fed again: its logits start what follows.
+        most = min(len(self.cached), len(text) - 1)
+        right = min(right, most)
+        while right < most and self.cached[right] == text[right]:
+            right += 1
+        del self.cached[right:]
+        self.model.rollback(self.slot, right)
+
+    def _prefill(self, tokens: Sequence[int]) -> None:
+        self.model.prefill(self.slot, self.known(tokens))
+        self.cached += tokens
+
+
+def fit(logits: Tensor, vocab_size: int) -> Tensor:
+    """Cut or pad rows of draft logits `[..., v]` to the target's vocabulary; padding is -inf.
+
+    >>> import torch
+    >>> fit(torch.tensor([1.0, 2.0]), 3)
+    tensor([1., 2., -inf])
+    """
+    missing = vocab_size - logits.shape[-1]
+    return functional.pad(logits, (0, missing), value=-math.inf) if missing else logits
+
+
+class Stop(NamedTuple):
+    """When to end a draft early: the bounds of a `Budget`, and a drafter's own."""
+
+    min_confidence: float
+    min_path_confidence: float
+    entropy_bound: float
+    entropy_factor: float = 0.2
+
+    def before(self, belief: Tensor) -> bool:
+        """Whether to stop before a token is drawn from what the draft model believes."""
+        if not self.entropy_bound:
+            return False
+        return acceptance_bound(belief, self.entropy_factor) < self.entropy_bound
+
+    def after(self, confidence: Sequence[float]) -> bool:
+        """Whether to stop after the last token of a path, which is kept."""
+        if confidence[-1] < self.min_confidence:
+            return True
+        return math.prod(confidence) < self.min_path_confidence
+
+
+def draw_chain(
+    start: Callable[[], Tensor],
+    feed: Callable[[int], Tensor],
+    *,
+    position: int,
+    length: int,
+    warp: Warp,
+    noise: Noise,
+    stop: Stop,
+) -> Draft:
+    """Draw a chain, token by token, each from the law that is submitted with it.
+
+    Whether a token is submitted depends on those before it alone (rule 2 of `protocols`): `stop`
+    ends the chain before a draw, or behind a token that is kept. At temperature 0 the draft is a
+    point mass, and the beliefs that `stop` looks at are the softmax of the logits.
+
+    Args:
+        start: the logits `[V]` behind the committed tokens.
+        feed: the logits `[V]` behind one more token; not asked behind the last.
+        position: of the first token of the draft, absolute.
+        length: the most tokens, at least 1.
+        warp, noise: see `protocols.DraftSession.propose`.
+        stop: when to end early.
+    """
+    tokens: list[int] = []
+    laws: list[Tensor] = []
+    confidence: list[float] = []
+    logits = start()
+    while True:
+        try:
+            q = warp.law(logits, tokens)
+        except NoTokenLeft:
+            break  # the draft model has no mass on what the options leave
+        belief = logits.softmax(dim=-1) if warp.is_greedy else q
+        if stop.before(belief):
+            break
+        token = noise.sample(q, position + len(tokens), Purpose.DRAFT)
+        tokens.append(token)
+        laws.append(q)
+        confidence.append(float(belief[token]))
+        if len(tokens) == length or stop.after(confidence):
+            break
+        logits = feed(token)
+    return Draft(
+        tuple(tokens),
+        probs=None if warp.is_greedy else tuple(laws),
+        confidence=tuple(confidence),
+    )
+
+
+def own_params(given: Any) -> SamplingParams | None:
+    """The sampling options of a draft: settings from a command line or from JSON are mappings.
+
+    Raises:
+        InvalidInput: options that a draft cannot have.
+        UnknownName: an option that there is not.
+
+    Example:
+        >>> own_params({"temperature": 0.5}).temperature
+        0.5
+    """
+    if given is None:
+        return None
+    if not isinstance(given, SamplingParams):
+        known = SamplingParams.__dataclass_fields__
+        if not isinstance(given, Mapping):
+            raise InvalidInput(
+                "params must be sampling options, as in {'temperature': 0.5}; it is "
+                f"{given!r:.80}"
+            )
+        for name in given:
+            if name not in known:
+                raise UnknownName.among("sampling option", str(name), known)
+        given = SamplingParams(**given)
+    if given.has_penalties:
+        raise InvalidInput(
+            "the draft's own sampling options take no penalties; leave params out and the "
+            "draft follows the target's, penalties included"
+        )
+    if given.seed is not None:
+        raise InvalidInput(
+            "the draft draws from the noise of its sequence and has no seed of its own; leave "
+            "seed out of its params"
+        )
+    return given
+
+
+def check_params(params: SamplingParams | None, target: TargetInfo, drafter: str) -> None:
+    """Refuse sampling options of a draft that name tokens which the target does not have."""
+    own = params or SamplingParams()
+    named = {*own.logit_bias, *own.banned_token_ids, *(own.allowed_token_ids or ())}
+    if outside := [token for token in named if not 0 <= token < target.vocab_size]:
+        raise InvalidInput(
+            f"the sampling options of drafter {drafter!r} name token {outside[0]}; the vocabulary "
+            f"of {target.name} is 0 to {target.vocab_size - 1}"
+        )

@@ -1,0 +1,71 @@
+"""A chain drafted by some of the target's own layers: what self-speculative drafters share."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from paceline.core.protocols import Noise, OwnLayers, Warp
+from paceline.core.types import Budget, Draft, SkipSet
+from paceline.drafting.model import Stop, draw_chain
+
+
+class OwnDraft:
+    """Drafts behind the committed tokens of one sequence.
+
+    Args:
+        layers: the target's own, on that sequence.
+    """
+
+    def __init__(self, layers: OwnLayers) -> None:
+        self.layers = layers
+        self.committed: list[int] = []
+
+    def observe(self, tokens: Sequence[int]) -> None:
+        """Take in final tokens."""
+        self.committed += tokens
+
+    def chain(
+        self, skip: SkipSet, budget: Budget, warp: Warp, noise: Noise, min_confidence: float = 0.0
+    ) -> Draft:
+        """Draw a chain with the layers that `skip` leaves.
+
+        It ends after a token whose probability is below `min_confidence` or that of the budget:
+        the token is kept (rule 2 of `protocols`). At temperature 0, where the draft is a point
+        mass, both bounds of the budget look at the softmax of the logits.
+        """
+        if not budget.num_draft_tokens:
+            return Draft()
+        stop = Stop(
+            max(min_confidence, budget.min_confidence),
+            budget.min_path_confidence,
+            budget.entropy_bound,
+        )
+        self.layers.start(skip)
+        return draw_chain(
+            lambda: self.layers.run(self.committed[-1:]),
+            lambda token: self.layers.run([token]),
+            position=len(self.committed),
+            length=budget.num_draft_tokens,
+            warp=warp,
+            noise=noise,
+            stop=stop,
+        )
+
+
+def skip_set(attention: Sequence[int], mlp: Sequence[int]) -> SkipSet:
+    """A skip set from lists of layers.
+
+    >>> skip_set([1], []).attention
+    frozenset({1})
+    """
+    return SkipSet(frozenset(attention), frozenset(mlp))
+
+
+def every_second(num_layers: int) -> SkipSet:
+    """Every second layer as a whole, never the first nor the last (the start of SWIFT, 2410.06916).
+
+    >>> sorted(every_second(6).mlp)
+    [1, 3]
+    """
+    layers = frozenset(range(1, num_layers - 1, 2))
+    return SkipSet(layers, layers)

@@ -1,0 +1,1 @@
+"""What speculation costs and gains: acceptance, cost, statistics."""

@@ -1,0 +1,106 @@
+"""What one sequence asks of the engine, and how long it can become."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from paceline.checks import require_int
+from paceline.core.protocols import Controller, Drafter, Noise
+from paceline.core.types import SamplingParams, TargetInfo
+from paceline.errors import ContextOverflow, InvalidInput
+from paceline.sampling.warp import Processor
+
+StopRule = Callable[[Sequence[int], int], int | None]
+"""Takes the answer's tokens and how many of them cannot be its last; called once a round. Returns
+the length to cut the answer to, above that number, or None where the answer goes on."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """One sequence to decode.
+
+    Args:
+        prompt: token ids, at least one.
+        drafter, controller: how to draft, and how far.
+        noise: the source of chance, this sequence's own.
+        params: how a token is drawn from the target's logits.
+        max_tokens: the longest answer; None goes on to the end of the context.
+        min_tokens: before this length the answer cannot end.
+        stop_token_ids: the answer ends with, and includes, the first of these.
+        stop_rules: further reasons to end.
+        processors: further steps from logits to law (see `math.warp.SamplingWarp`).
+        draft_processors: those that may run on draft logits too: functions of tokens and logits
+            alone, without a state.
+        logprobs: report log-probabilities, and those of this many of the most probable tokens.
+        keep_logits, keep_scores: report the logits and the processed scores of each token.
+        slot: a slot of the caller's whose cached tokens are a prefix of the prompt; it is left
+            open. None opens one and closes it.
+    """
+
+    prompt: Sequence[int]
+    drafter: Drafter
+    controller: Controller
+    noise: Noise
+    params: SamplingParams = SamplingParams()
+    max_tokens: int | None = None
+    min_tokens: int = 0
+    stop_token_ids: frozenset[int] = frozenset()
+    stop_rules: Sequence[StopRule] = ()
+    processors: Sequence[Processor] = ()
+    draft_processors: Sequence[Processor] = ()
+    logprobs: int | None = None
+    keep_logits: bool = False
+    keep_scores: bool = False
+    slot: Any = None
+
+
+def token_ids(prompt: Sequence[int]) -> list[int]:
+    """The prompt as plain integers, from a tensor or an array too."""
+    try:
+        return [operator.index(token) for token in prompt]
+    except TypeError:
+        raise InvalidInput(
+            f"the prompt must be a sequence of token ids; it is {prompt!r:.80}"
+        ) from None
+
+
+def length_limit(request: Request, prompt: Sequence[int], info: TargetInfo) -> int:
+    """The longest the sequence can become, prompt and answer together; raises if it cannot be."""
+    length = len(prompt)
+    if not length:
+        raise InvalidInput("the prompt is empty; give at least one token (a start token, say)")
+    if not all(0 <= token < info.vocab_size for token in prompt):
+        raise InvalidInput(
+            f"the prompt holds token ids outside the vocabulary of {info.name} "
+            f"(0 to {info.vocab_size - 1}); was it encoded with another tokenizer?"
+        )
+    require_int("min_tokens", request.min_tokens, low=0)
+    if request.logprobs is not None:
+        require_int("logprobs", request.logprobs, low=0, high=info.vocab_size)
+    if info.max_length is not None and length >= info.max_length:
+        raise ContextOverflow(
+            f"the prompt has {length} tokens and {info.name} takes {info.max_length}, prompt and "
+            "answer together; shorten the prompt"
+        )
+    limits = [info.max_length] if info.max_length is not None else []
+    if request.max_tokens is not None:
+        require_int("max_tokens", request.max_tokens, low=0)
+        if request.min_tokens > request.max_tokens:
+            raise InvalidInput(
+                f"min_tokens must be at most max_tokens, which is {request.max_tokens}; it is "
+                f"{request.min_tokens}"
+            )
+        limits.append(length + request.max_tokens)
+    if not limits:
+        raise InvalidInput(f"{info.name} has no context limit: give max_tokens")
+    params = request.params
+    named = {*params.logit_bias, *params.banned_token_ids, *(params.allowed_token_ids or ())}
+    if outside := sorted(t for t in named if not 0 <= t < info.vocab_size):
+        raise InvalidInput(
+            f"logit_bias, allowed_token_ids and banned_token_ids take ids from 0 to "
+            f"{info.vocab_size - 1}; got {outside[0]}"
+        )
+    return min(limits)

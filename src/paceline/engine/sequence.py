@@ -1,0 +1,260 @@
+"""One sequence on its way through the engine: draft, verify, commit, and what it knows."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import replace
+from time import perf_counter
+from typing import Any, NamedTuple, cast
+
+import torch
+from torch import Tensor
+
+from paceline.core.events import Finished, FinishReason, Prefilled, Round
+from paceline.core.protocols import Drafter, LayeredTarget, Target, Verifier
+from paceline.core.types import ROOT, Budget, Committed, Draft, Need, Outcome, Scores, TargetInfo
+from paceline.engine.contract import check_draft, check_verdict
+from paceline.engine.request import Request, length_limit, token_ids
+from paceline.errors import ContractViolation, InvalidInput
+from paceline.sampling.noise import CoupledNoise
+from paceline.sampling.warp import SamplingWarp
+
+log = logging.getLogger("paceline")
+
+
+def info_for(drafter: Drafter, target: Target, slot: Any) -> TargetInfo:
+    """What a drafter is told of the target when it opens a session for the sequence of `slot`."""
+    if Need.LAYERS not in drafter.needs:
+        return target.info
+    return replace(target.info, own=cast(LayeredTarget, target).own_layers(slot))
+
+
+class SharedPass(NamedTuple):
+    """A target pass: what it took, and what was in it."""
+
+    seconds: float
+    num_sequences: int
+    num_rows: int
+
+
+class ActiveSequence:
+    """The state of one request: its tokens, its sessions, its place in the cache."""
+
+    def __init__(self, index: int, request: Request, target: Target, verifier: Verifier) -> None:
+        self.index, self.request, self.target, self.verifier = index, request, target, verifier
+        self.tokens = token_ids(request.prompt)
+        self.num_prompt_tokens = len(self.tokens)
+        self.limit = length_limit(request, self.tokens, target.info)
+        self.reason: FinishReason | None = None
+        self.rounds = 0
+        self.budget = Budget(0)
+        self.told: int | None = None
+        self.draft_noise = CoupledNoise(request.noise) if verifier.couples else request.noise
+        self.warp = SamplingWarp(
+            request.params,
+            self.tokens,
+            processors=request.processors,
+            min_tokens=request.min_tokens,
+            # Models name end tokens beyond their own vocabulary; these cannot come out anyway.
+            hold_back=[t for t in request.stop_token_ids if 0 <= t < target.info.vocab_size],
+        )
+        self.draft_warp = self.warp.for_drafts(request.draft_processors)
+        if missing := request.drafter.needs - target.info.gives:
+            raise InvalidInput(
+                f"drafter {request.drafter.name!r} needs {', '.join(sorted(missing))} of the "
+                f"target, which {target.info.name} does not give; choose another drafter"
+            )
+        self.needs_logits = Need.LOGITS in request.drafter.needs
+        self.controller = request.controller.open()
+        self.slot = target.open(self.limit) if request.slot is None else request.slot
+        try:
+            info = info_for(request.drafter, target, self.slot)
+            self.session = request.drafter.open(info, self.limit)
+        except BaseException:
+            self._close_slot()
+            raise
+        self.closed = False
+
+    def prefill(self) -> Prefilled:
+        """Bring all of the prompt but its last token into the cache."""
+        start = perf_counter()
+        prompt = self.tokens
+        self.told = len(prompt)
+        cached = min(self.target.length(self.slot), len(prompt) - 1)
+        self.target.rollback(self.slot, cached)
+        if new := prompt[cached:-1]:
+            self.target.prefill(self.slot, new)
+        self.session.observe(Committed(tuple(prompt)))
+        if len(self.tokens) == self.limit:
+            self.reason = FinishReason.LENGTH
+        return Prefilled(
+            index=self.index, num_prompt_tokens=len(prompt), seconds=perf_counter() - start
+        )
+
+    def propose(self) -> Draft:
+        """Ask for a draft that leaves room for the token that every round adds."""
+        start = perf_counter()
+        budget = self.controller.budget()
+        room = self.limit - len(self.tokens) - 1
+        if (most := self.target.info.max_draft_tokens) is not None:
+            if budget.longest > most and not self.rounds:
+                log.warning(
+                    "%s takes at most %d draft tokens a pass; %d were asked for",
+                    self.target.info.name,
+                    most,
+                    budget.longest,
+                )
+            room = min(room, most)
+        budget = budget.within(room)
+        draft = Draft()
+        if budget.longest > 0:
+            draft = self.session.propose(budget, self.draft_warp, self.draft_noise)
+            check_draft(draft, budget, self.request.drafter, self.verifier, self.target)
+        self.budget = budget
+        self.draft_seconds = perf_counter() - start
+        return draft
+
+    def advance(self, draft: Draft, scores: Scores, shared: SharedPass) -> Round:
+        """Verify the draft, cut the block where the answer ends, commit it, tell it."""
+        start = perf_counter()
+        laws = Laws(self.warp, scores.logits, draft, self.request.keep_scores)
+        verdict = self.verifier.verify(draft, laws, self.request.noise, len(self.tokens))
+        check_verdict(verdict, draft, self.verifier)
+        block = [*(draft.tokens[node] for node in verdict.path), verdict.token]
+        kept, self.reason = self._cut(block)
+        verify_seconds = perf_counter() - start
+
+        # The last kept token is the next root and so stays out of the cache.
+        path = verdict.path[: kept - 1]
+        self.target.commit(self.slot, path)
+        context, committed = len(self.tokens), tuple(block[:kept])
+        self.tokens += committed
+        self.warp.observe(committed)
+        start = perf_counter()
+        logits = scores.logits if self.needs_logits else None
+        self.session.observe(Committed(committed, draft, path, logits))
+        draft_seconds = self.draft_seconds + perf_counter() - start
+        accepted = min(kept, len(verdict.path))
+        rejected = len(committed) > accepted and bool(draft.children((ROOT, *verdict.path)[-1]))
+        self.controller.observe(
+            Outcome(
+                self.budget,
+                draft,
+                num_accepted_tokens=accepted,
+                num_tested_tokens=accepted + rejected,
+                draft_seconds=draft_seconds,
+                target_seconds=shared.seconds,
+                verify_seconds=verify_seconds,
+                num_sequences=shared.num_sequences,
+                num_rows=shared.num_rows,
+                context=context,
+            )
+        )
+        self.rounds += 1
+        event = Round(
+            index=self.index,
+            number=self.rounds,
+            tokens=committed,
+            num_draft_tokens=len(draft),
+            num_accepted_tokens=accepted,
+            max_path_length=draft.max_path_length,
+            draft_seconds=draft_seconds,
+            target_seconds=shared.seconds,
+            verify_seconds=verify_seconds,
+            num_sequences=shared.num_sequences,
+            num_rows=draft.num_rows,
+            drafter=draft.drafter or self.request.drafter.name,
+            **self._diagnostics(scores.logits, laws, (ROOT, *verdict.path)[:kept], committed),
+        )
+        self.told = len(self.tokens)
+        return event
+
+    def finish(self) -> Finished:
+        """Close the sequence and say why."""
+        assert self.reason is not None
+        self.close()
+        answer = len(self.tokens) - self.num_prompt_tokens
+        return Finished(index=self.index, reason=self.reason, num_tokens=answer)
+
+    def close(self) -> None:
+        """Free what was opened. Safe to call twice."""
+        if not self.closed:
+            self.closed = True
+            try:
+                self.session.close()
+            finally:
+                self._close_slot()
+
+    def _close_slot(self) -> None:
+        if self.request.slot is None:
+            self.target.close(self.slot)
+        elif self.told is not None and self.target.length(self.slot) >= self.told:
+            # A round failed after its commit: nobody has heard of those tokens.
+            self.target.rollback(self.slot, self.told - 1)
+
+    def _cut(self, block: list[int]) -> tuple[int, FinishReason | None]:
+        """How many tokens of the block to keep, and whether the answer ends with the last."""
+        request, old = self.request, len(self.tokens) - self.num_prompt_tokens
+        ends = [old + i + 1 for i, token in enumerate(block) if token in request.stop_token_ids]
+        if request.stop_rules and old + len(block) >= request.min_tokens:
+            answer = [*self.tokens[self.num_prompt_tokens :], *block]
+            above = max(old, request.min_tokens - 1)
+            cuts = [rule(answer, above) for rule in request.stop_rules]
+            ends += [cut for cut in cuts if cut is not None]
+            if wrong := [cut for cut in ends if not old < cut <= len(answer)]:
+                raise ContractViolation(
+                    f"a stop rule cut the answer to {wrong[0]} tokens; it had to be above {above} "
+                    f"and at most {len(answer)}"
+                )
+        if ends:
+            return min(ends) - old, FinishReason.STOP
+        full = len(self.tokens) + len(block) == self.limit
+        return len(block), FinishReason.LENGTH if full else None
+
+    def _diagnostics(
+        self, logits: Tensor, laws: Laws, nodes: Sequence[int], tokens: Sequence[int]
+    ) -> dict[str, Any]:
+        """What the request wants to know beyond the tokens; `nodes` are the tokens' parents."""
+        request, rows = self.request, [node + 1 for node in nodes]
+        found: dict[str, Any] = {}
+        if request.keep_logits:
+            found["logits"] = logits[rows]
+        if request.keep_scores:
+            found["scores"] = laws.scores(nodes)
+        if request.logprobs is not None:
+            logprobs = logits[rows].log_softmax(dim=-1)
+            found["logprobs"] = tuple(
+                float(row[token]) for row, token in zip(logprobs, tokens, strict=True)
+            )
+            values, ids = logprobs.topk(request.logprobs, dim=-1)
+            found["top_logprobs"] = tuple(
+                tuple(zip(row_ids, row, strict=True))
+                for row_ids, row in zip(ids.tolist(), values.tolist(), strict=True)
+            )
+        return found
+
+
+class Laws:
+    """The target's law behind each node, computed when a rule first asks for it."""
+
+    def __init__(self, warp: SamplingWarp, logits: Tensor, draft: Draft, keep: bool) -> None:
+        self._warp, self._logits, self._draft, self._keep = warp, logits, draft, keep
+        self._laws: dict[int, Tensor] = {}
+        self._processed: dict[int, Tensor] = {}
+
+    def __call__(self, node: int) -> Tensor:
+        """The law `[V]` behind a node; `ROOT` is the last committed token."""
+        if node not in self._laws:
+            path = [self._draft.tokens[i] for i in self._draft.path(node)]
+            processed = self._warp.process(self._logits[node + 1], path)
+            if self._keep:
+                self._processed[node] = processed
+            self._laws[node] = self._warp.law_of(processed)
+        return self._laws[node]
+
+    def scores(self, nodes: Sequence[int]) -> Tensor:
+        """The processed scores behind the nodes, `[len(nodes), V]`."""
+        for node in nodes:
+            self(node)  # a rule need not have asked for it
+        return torch.stack([self._warp.scores_of(self._processed[node]) for node in nodes])

@@ -1,0 +1,120 @@
+"""Answers in the making: folds over the engine's events, one a sequence."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterable, Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field
+from time import perf_counter
+
+from paceline.core.events import Event, Finished, Prefilled, Round
+from paceline.core.protocols import Verifier
+from paceline.engine.metrics import Metrics
+from paceline.engine.request import Request
+from paceline.generate.results import Chunk, Generation, Piece
+from paceline.text import TextStream
+
+
+@dataclass(eq=False)
+class Job:
+    """One answer in the making.
+
+    Args:
+        request: what the engine was asked.
+        verifier: the rule.
+        promise: see `results.promise_of`.
+        seed: of the request's noise.
+        text: the text as it grows; None without a tokenizer.
+    """
+
+    request: Request
+    verifier: Verifier
+    promise: str
+    seed: int
+    text: TextStream | None
+
+    _metrics: Metrics = field(default_factory=Metrics, init=False)
+    _tokens: list[int] = field(default_factory=list, init=False)
+    _logprobs: list[float] = field(default_factory=list, init=False)
+    _top_logprobs: list[tuple[tuple[int, float], ...]] = field(default_factory=list, init=False)
+    _finish_reason: str = field(default="", init=False)
+    _last_drafted: bool = field(default=False, init=False)
+    _start: float = field(default=0.0, init=False)
+    _end: float = field(default=0.0, init=False)
+
+    def start_clock(self) -> None:
+        """Count decoding from now on."""
+        self._start = self._end = perf_counter()
+
+    def pause(self, seconds: float) -> None:
+        """Leave out time that just went by without decoding."""
+        self._start += seconds
+        self._end += seconds
+
+    def take(self, event: Event) -> Chunk | None:
+        """Take in an event; the text that it brought."""
+        self._metrics = self._metrics.add(event)
+        self._end = perf_counter()
+        if isinstance(event, Round):
+            self._tokens += event.tokens
+            self._logprobs += event.logprobs or ()
+            self._top_logprobs += event.top_logprobs or ()
+            self._last_drafted = len(event.tokens) == event.num_accepted_tokens
+            return Chunk(tuple(self._pieces(event)))
+        if isinstance(event, Finished):
+            self._finish_reason = event.reason.value
+            rest = "" if self.text is None else self.text.finish()
+            return Chunk((Piece(rest, self._tokens[-1], self._last_drafted),)) if rest else None
+        return None
+
+    def _pieces(self, event: Round) -> Iterator[Piece]:
+        for offset, token in enumerate(event.tokens):
+            text = "" if self.text is None else self.text.feed([token])
+            yield Piece(text, token, drafted=offset < event.num_accepted_tokens)
+
+    def generation(self, load_seconds: float) -> Generation:
+        """The finished answer."""
+        asked = self.request.logprobs is not None
+        return Generation(
+            text="" if self.text is None else self.text.text,
+            token_ids=tuple(self._tokens),
+            finish_reason=self._finish_reason,
+            num_prompt_tokens=len(self.request.prompt),
+            seed=self.seed,
+            drafter=self.request.drafter.name,
+            verifier=self.verifier.name,
+            exact=self.verifier.exact,
+            promise=self.promise,
+            metrics=self._metrics,
+            decode_seconds=self._end - self._start,
+            load_seconds=load_seconds,
+            logprobs=tuple(self._logprobs) if asked else None,
+            top_logprobs=tuple(self._top_logprobs) if asked else None,
+        )
+
+
+def finish(events: Iterable[Event], jobs: Sequence[Job], load_seconds: float) -> list[Generation]:
+    """Take in the events of all jobs, and return their answers."""
+    for event in events:
+        jobs[event.index].take(event)
+        if isinstance(event, Prefilled):
+            # Nothing is decoded before the last prefill of a batch, so no clock runs before it.
+            for job in jobs:
+                job.start_clock()
+    return [job.generation(load_seconds) for job in jobs]
+
+
+def stream(
+    events: Generator[Event], job: Job, load_seconds: float
+) -> Generator[Chunk | Generation]:
+    """Hand on the text of one job as it comes, and then its answer. Closing it closes `events`."""
+    with closing(events):
+        for event in events:
+            chunk = job.take(event)
+            if isinstance(event, Prefilled):
+                job.start_clock()
+            if chunk is not None:
+                start = perf_counter()
+                yield chunk
+                job.pause(perf_counter() - start)
+    yield job.generation(load_seconds)

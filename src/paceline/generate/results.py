@@ -1,0 +1,148 @@
+"""What an answer is when it is there: its pieces as they come, and the whole at the end."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from paceline.core.protocols import Verifier
+from paceline.core.types import SamplingParams, TargetInfo
+from paceline.engine.metrics import Metrics
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """The text that one token brought, and whether the token was drafted and accepted.
+
+    Text may be held back until it is known not to be part of a stop string or a broken character;
+    it comes with a later token, or at the end in a piece that names the last token again.
+    """
+
+    text: str
+    token_id: int
+    drafted: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """What one round added to the text."""
+
+    pieces: tuple[Piece, ...]
+
+    @property
+    def text(self) -> str:
+        """The new text."""
+        return "".join(piece.text for piece in self.pieces)
+
+
+@dataclass(frozen=True, slots=True)
+class Generation:
+    """A finished answer.
+
+    Args:
+        text: without what ended it.
+        token_ids: with the token that ended it.
+        finish_reason: "stop" or "length".
+        num_prompt_tokens: the length of the prompt.
+        seed: gives the same answer again, alone or in company, where the draft lengths do not
+            follow the clock, or the rule couples: as it does by default where a seed is given.
+        drafter, verifier, exact: how it was drafted, by which rule it was verified, and whether
+            that is exact.
+        promise: what holds of its tokens, see `promise_of`.
+        metrics: what the rounds counted and took.
+        decode_seconds: from the end of the prefill (in a batch: of the last one) to the last
+            token, without the time that the reader of a stream takes.
+        load_seconds: what loading the model took, once.
+        logprobs, top_logprobs: one a token, where they were asked for.
+    """
+
+    text: str
+    token_ids: tuple[int, ...]
+    finish_reason: str
+    num_prompt_tokens: int
+    seed: int
+    drafter: str
+    verifier: str
+    exact: bool
+    promise: str
+    metrics: Metrics
+    decode_seconds: float
+    load_seconds: float = 0.0
+    logprobs: tuple[float, ...] | None = None
+    top_logprobs: tuple[tuple[tuple[int, float], ...], ...] | None = None
+
+    @property
+    def usage(self) -> dict[str, int]:
+        """The tokens of prompt and answer, in the words of the OpenAI API."""
+        return {
+            "prompt_tokens": self.num_prompt_tokens,
+            "completion_tokens": len(self.token_ids),
+        }
+
+    @property
+    def tokens_per_second(self) -> float | None:
+        """Tokens of the answer a second of decoding, prefill aside; None without any."""
+        return len(self.token_ids) / self.decode_seconds if self.token_ids else None
+
+    @property
+    def spec(self) -> dict[str, Any]:
+        """What speculation did, in the field names of vLLM; rates are None without a draft."""
+        return {
+            "drafter": self.drafter,
+            "verifier": self.verifier,
+            "exact": self.exact,
+            "promise": self.promise,
+            **self.metrics.spec(),
+        }
+
+    def to_json(self) -> dict[str, Any]:
+        """Everything as plain JSON values."""
+        metrics = self.metrics
+        found: dict[str, Any] = {
+            "text": self.text,
+            "token_ids": list(self.token_ids),
+            "finish_reason": self.finish_reason,
+            "usage": self.usage,
+            "seed": self.seed,
+            "spec": self.spec,
+            "time": {
+                "load_s": self.load_seconds,
+                "prefill_s": metrics.prefill_s,
+                "decode_s": self.decode_seconds,
+                "draft_s": metrics.draft_s,
+                "target_s": metrics.target_s,
+                "verify_s": metrics.verify_s,
+            },
+            "tokens_per_second": self.tokens_per_second,
+        }
+        if self.logprobs is not None:
+            found["logprobs"] = list(self.logprobs)
+            found["top_logprobs"] = [
+                [list(pair) for pair in row] for row in self.top_logprobs or ()
+            ]
+        return found
+
+
+def promise_of(verifier: Verifier, params: SamplingParams, target: TargetInfo) -> str:
+    """What holds of the tokens, whatever is drafted; each word includes those before it.
+
+    - "none": the rule is lossy.
+    - "law": each token is a sample from the target's law under the user's sampling options.
+    - "law, path": they are the tokens of plain decoding with the same seed, where passes of
+      different shapes round alike. A rule that couples gives that, and at temperature 0 every
+      exact rule does, since each law is a point mass there.
+    - "law, path, bits": they are so whatever the rounding, since the target is in invariant mode.
+
+    Example:
+        >>> from paceline.verifiers.token import TokenVerifier
+        >>> target = TargetInfo("toy", vocab_size=8)
+        >>> promise_of(TokenVerifier(), SamplingParams(temperature=1.0), target)
+        'law'
+        >>> promise_of(TokenVerifier(), SamplingParams(), target)
+        'law, path'
+    """
+    if not verifier.exact:
+        return "none"
+    if not (verifier.couples or params.is_greedy):
+        return "law"
+    return "law, path, bits" if target.invariant else "law, path"

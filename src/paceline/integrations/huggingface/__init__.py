@@ -1,0 +1,380 @@
+"""The Hugging Face door: `model.generate(..., custom_generate=paceline.speculate(...))`."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, closing
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+from transformers import (
+    GenerationConfig,
+    LogitsProcessorList,
+    PreTrainedModel,
+    StoppingCriteriaList,
+    StopStringCriteria,
+)
+from transformers.generation import GenerateDecoderOnlyOutput
+from transformers.generation.streamers import BaseStreamer
+
+from paceline.checks import require_int
+from paceline.core.events import Event
+from paceline.core.protocols import Controller, Drafter, Target, Verifier
+from paceline.core.types import SamplingParams, TargetInfo
+from paceline.engine.loop import Request, decode
+from paceline.engine.metrics import Metrics
+from paceline.errors import InvalidInput
+from paceline.generate import registry
+from paceline.generate.api import load
+from paceline.generate.assembly import (
+    Foreign,
+    check_processors,
+    check_rule,
+    check_same_tokenizer,
+    make_controller,
+    make_drafter,
+    make_verifier,
+    warn_of_vocabularies,
+)
+from paceline.generate.options import stop_strings as checked_stop_strings
+from paceline.generate.results import promise_of
+from paceline.integrations.huggingface.answers import Answers
+from paceline.integrations.huggingface.caches import extend, open_slot, visible_cache
+from paceline.integrations.huggingface.processors import processors_of_row, pure_ones, split_warpers
+from paceline.integrations.huggingface.refusals import (
+    pad_token,
+    real_columns,
+    refuse_dropped,
+    refuse_unsupported,
+)
+from paceline.integrations.huggingface.rows import Row
+from paceline.sampling.noise import SeededNoise
+from paceline.targets.cached import PREFILL_ROWS, CachedTarget
+from paceline.targets.hf.decoder import HFDecoder
+from paceline.text import encode_plain, tokenizer_fingerprint
+
+
+@dataclass
+class SpeculativeOutput(GenerateDecoderOnlyOutput):
+    """What `generate` returns with `return_dict_in_generate=True`, and what speculation did.
+
+    Where a row of a batch has ended before others, `scores` and `logits` say that the padding
+    token is certain.
+
+    Args:
+        spec: the drafter, the rule and what it promises, as in `results.Generation.spec`, and
+            acceptance over all rows of the call, in the field names of vLLM. Rates are None where
+            nothing was drafted.
+    """
+
+    spec: dict[str, Any] | None = None
+
+
+def speculate(
+    drafter: str | Sequence[str] | Drafter | None = None,
+    *,
+    num_draft_tokens: int | Literal["auto"] | None = None,
+    controller: str | Controller | None = None,
+    controller_options: Mapping[str, Any] | None = None,
+    draft_model: PreTrainedModel | Target | str | Path | Any = None,
+    verify: str | Verifier | None = None,
+    verify_options: Mapping[str, Any] | None = None,
+    tokenizer: Any = None,
+    stop_strings: str | Sequence[str] | None = None,
+    streamer: BaseStreamer | None = None,
+    seed: int | None = None,
+    on_event: Callable[[Event], None] | None = None,
+    **options: Any,
+) -> Speculation:
+    """Make a `custom_generate` for `model.generate` that decodes speculatively.
+
+    The generation config, logits processors and stopping criteria of the call are honoured, and
+    the result is what `generate` returns: greedily the same tokens, in sampling tokens of the same
+    law. What cannot be honoured raises. Nothing is kept between calls, so one object serves any
+    number of them.
+
+    Args:
+        drafter: a registered name, or a drafter; by default "model" where a draft model is given,
+            else "ngram". Several names, in a list or as in "ngram,model", take turns.
+        num_draft_tokens: the most tokens that are drafted a round; None or "auto" leaves it to
+            the controller.
+        controller: a registered name, or a controller: how far to draft. By default "auto", which
+            drafts as far as it pays, or with a number of draft tokens "fixed".
+        controller_options: settings of a controller given by name.
+        draft_model: for drafters that need one: a model of `transformers`, one from
+            `paceline.load`, or the name or path of one, which each call of `speculate` loads anew,
+            as it is and onto the CPU; with the tokenizer of the target. For the drafter "universal"
+            it may have another: of a model of `transformers` give that as the option
+            `draft_tokenizer`.
+        verify: a registered rule, or a rule; None is the one that suits the drafter. Where draft
+            lengths follow the clock, as with "auto", and the call samples, it is "coupling", so
+            that the same seed gives the same text.
+        verify_options: settings of a rule given by name.
+        tokenizer: of the target, for `stop_strings`, for "universal", for references that are
+            text, and to compare with that of a draft model from `paceline.load`.
+        stop_strings: as for `generate`, which does not take them with a `custom_generate`.
+        streamer: as for `generate`, which does not hand its own to a `custom_generate`.
+        seed: the same seed gives the same samples. None takes one from torch's generator, so that
+            `torch.manual_seed` and `transformers.set_seed` work as usual.
+        on_event: called with each event of the engine (`paceline.core.events`).
+        options: settings of a drafter given by name, such as `max_ngram`.
+
+    Raises:
+        InvalidInput: an option that cannot be used.
+
+    Example:
+        >>> from transformers import LlamaConfig, LlamaForCausalLM
+        >>> sizes = dict(vocab_size=64, hidden_size=16, intermediate_size=32)
+        >>> config = LlamaConfig(**sizes, num_hidden_layers=1, num_attention_heads=2)
+        >>> model = LlamaForCausalLM(config)
+        >>> ids = torch.tensor([[3, 4, 5]])
+        >>> plain = model.generate(ids, max_new_tokens=8)
+        >>> fast = model.generate(ids, max_new_tokens=8, custom_generate=speculate())
+        >>> torch.equal(plain, fast)
+        True
+    """
+    if seed is not None:
+        require_int("seed", seed, low=0, high=2**64 - 1)
+    _require(tokenizer, "tokenizer", "a tokenizer of transformers", "encode", "get_vocab")
+    _require(streamer, "streamer", "a streamer of transformers", "put", "end")
+    _require(on_event, "on_event", "a function", "__call__")
+    # What is wrong here is told before a draft model is loaded, which takes seconds.
+    if verify is None or isinstance(verify, str):
+        check_rule(verify, verify_options)
+    make_controller(controller, num_draft_tokens, controller_options)
+    strings = tuple(checked_stop_strings(stop_strings, option="stop_strings"))
+    if strings and tokenizer is None:
+        raise InvalidInput("stop_strings needs the tokenizer; pass it to speculate as well")
+
+    def encode(text: str) -> list[int]:
+        if tokenizer is None:
+            raise InvalidInput("texts to draft from need the tokenizer; pass it as well")
+        return encode_plain(tokenizer, text)
+
+    loaded: dict[str, Any] = {}
+
+    def opened(source: Any) -> Any:
+        if not isinstance(source, (str, Path)):
+            return source
+        if str(source) not in loaded:
+            loaded[str(source)] = load(source)
+        return loaded[str(source)]
+
+    def foreign(source: Any) -> Foreign:
+        model = opened(source)
+        return Foreign(_draft_target(model), tokenizer, getattr(model, "tokenizer", None))
+
+    made = make_drafter(
+        drafter,
+        options,
+        draft_model,
+        as_target=lambda source: _draft_target(opened(source), tokenizer),
+        as_foreign=foreign,
+        encode=encode,
+        fingerprint=lambda: None if tokenizer is None else tokenizer_fingerprint(tokenizer),
+    )
+    control = make_controller(controller, num_draft_tokens, controller_options, drafter=made)
+    return Speculation(
+        verifier=make_verifier(verify, made, verify_options),
+        sampling_verifier=make_verifier(
+            verify, made, verify_options, controller=control, repeatable=True
+        ),
+        controller=control,
+        drafter=made,
+        draft_model=opened(options.get("model") if draft_model is None else draft_model),
+        tokenizer=tokenizer,
+        stop_strings=strings,
+        streamer=streamer,
+        seed=seed,
+        on_event=on_event,
+    )
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Speculation:
+    """A `custom_generate` for `model.generate`. Make it with `speculate`."""
+
+    drafter: Drafter
+    draft_model: Any
+    controller: Controller
+    verifier: Verifier
+    sampling_verifier: Verifier
+    tokenizer: Any
+    stop_strings: tuple[str, ...]
+    streamer: BaseStreamer | None
+    seed: int | None
+    on_event: Callable[[Event], None] | None
+
+    def __call__(
+        self,
+        model: PreTrainedModel,
+        input_ids: Tensor,
+        logits_processor: LogitsProcessorList,
+        stopping_criteria: StoppingCriteriaList,
+        generation_config: GenerationConfig,
+        synced_gpus: bool = False,
+        streamer: BaseStreamer | None = None,
+        **model_kwargs: Any,
+    ) -> SpeculativeOutput | Tensor:
+        """Decode; `generate` calls this in place of its own loop.
+
+        Args:
+            model: the target.
+            input_ids: the prompts `[B, n]`, padded on the left.
+            logits_processor, stopping_criteria, generation_config: as `generate` prepared them.
+            synced_gpus, streamer: as for `generate`'s own loop.
+            model_kwargs: what goes to the model: attention mask, positions, cache.
+
+        Returns:
+            The sequences `[B, n + longest answer]`, or a `SpeculativeOutput`.
+
+        Raises:
+            InvalidInput: the call asks for something that speculation cannot honour.
+            UnsupportedModel: the model cannot be decoded exactly.
+        """
+        refuse_dropped(inspect.currentframe())
+        config, num_rows = generation_config, len(input_ids)
+        decoder = HFDecoder(model)
+        refuse_unsupported(config, model_kwargs, synced_gpus=synced_gpus)
+        columns = real_columns(
+            input_ids,
+            model_kwargs.get("attention_mask"),
+            model_kwargs.get("position_ids"),
+            getattr(config, "_mask_length", None),
+        )
+        pad, cache = pad_token(config, num_rows), visible_cache(config, model_kwargs, num_rows)
+        criteria = StoppingCriteriaList(stopping_criteria)
+        if self.stop_strings:
+            criteria.append(StopStringCriteria(self.tokenizer, list(self.stop_strings)))
+        processors, params = logits_processor, SamplingParams()
+        if config.do_sample:
+            processors, params = split_warpers(processors)
+        check_processors(self.verifier, processors, pure_ones(processors))
+        wants_dict = bool(config.return_dict_in_generate)
+        keep_logits = wants_dict and bool(config.output_logits)
+        keep_scores = wants_dict and bool(config.output_scores)
+        rows = [
+            Row(
+                input_ids[number],
+                of_row,
+                processors_of_row(processors, number, num_rows, config.num_return_sequences or 1),
+                params,
+                criteria,
+                keep_scores=keep_scores,
+            )
+            for number, of_row in enumerate(columns)
+        ]
+        # As in `generate`, the first token comes whatever the criteria say.
+        longest = criteria.max_length
+        max_tokens = None if longest is None else max(1, longest - input_ids.shape[1])
+        seed, drafter = self._seed(params), self._drafter_of_now(decoder.info)
+        verifier = self.verifier if params.is_greedy else self.sampling_verifier
+        target = CachedTarget(decoder, prefill_rows=config.prefill_chunk_size or PREFILL_ROWS)
+        if streamer is None and self.streamer is not None:
+            streamer = self.streamer
+            streamer.put(input_ids.cpu())
+        answers, metrics = Answers(input_ids, pad, streamer), Metrics()
+
+        with ExitStack() as stack:
+            requests = [
+                Request(
+                    prompt=row.prompt,
+                    drafter=drafter,
+                    controller=self.controller,
+                    noise=SeededNoise(seed, number),
+                    params=params,
+                    max_tokens=max_tokens,
+                    stop_rules=[row.stop],
+                    processors=[row.process],
+                    draft_processors=[row.guide],
+                    keep_logits=keep_logits,
+                    keep_scores=keep_scores,
+                    slot=open_slot(target, cache, number, row, max_tokens, stack),
+                )
+                for number, row in enumerate(rows)
+            ]
+            for event in stack.enter_context(closing(decode(target, verifier, requests))):
+                answers.take(event)
+                metrics = metrics.add(event)
+                if self.on_event is not None:
+                    self.on_event(event)
+            if cache is not None:
+                slots = [request.slot for request in requests]
+                if not extend(cache, target, slots, rows, answers.tokens):
+                    cache = None
+        if streamer is not None:
+            streamer.end()
+        answers.warn_of_context(decoder.info, max_tokens)
+        if not wants_dict:
+            return answers.sequences()
+        return SpeculativeOutput(
+            sequences=answers.sequences(),
+            scores=answers.columns("scores") if keep_scores else None,
+            logits=answers.columns("logits") if keep_logits else None,
+            cache=cache,
+            spec={
+                "drafter": drafter.name,
+                "verifier": verifier.name,
+                "exact": verifier.exact,
+                "promise": promise_of(verifier, params, target.info),
+                **metrics.spec(),
+            },
+        )
+
+    def _drafter_of_now(self, target: TargetInfo) -> Drafter:
+        """The drafter with the draft model as it is: it may have got an adapter, say, or moved."""
+        return self._with_model_of_now(self.drafter, target)
+
+    def _with_model_of_now(self, drafter: Any, target: TargetInfo) -> Drafter:
+        if registry.combines(drafter):
+            parts = tuple(self._with_model_of_now(part, target) for part in drafter.drafters)
+            drafter = replace(drafter, drafters=parts)
+        elif registry.needs_draft_model(drafter):  # it is `model`, see `protocols.Drafter`
+            if isinstance(self.draft_model, nn.Module):
+                drafter = replace(drafter, model=_draft_target(self.draft_model))
+            known = None not in (self.tokenizer, getattr(self.draft_model, "tokenizer", None))
+            if not known and not registry.translates(drafter):
+                warn_of_vocabularies(target, drafter.model.info)
+        made: Drafter = drafter
+        return made
+
+    def _seed(self, params: SamplingParams) -> int:
+        if params.is_greedy:
+            return 0  # nothing is drawn, and torch's generator stays as it is
+        if self.seed is not None:
+            return self.seed
+        return int(torch.randint(2**63 - 1, ()))
+
+
+def _draft_target(draft_model: Any, tokenizer: Any = None) -> Target:
+    """The target behind what the user has: a model of transformers, a loaded one, a target.
+
+    A loaded model brings its tokenizer, which is compared with that of the target where it is
+    known.
+    """
+    if isinstance(draft_model, nn.Module):
+        return CachedTarget(HFDecoder(draft_model))
+    # What `paceline.load` returns holds its target.
+    target: Target = getattr(draft_model, "target", draft_model)
+    if not isinstance(getattr(target, "info", None), TargetInfo):
+        raise InvalidInput(
+            f"draft_model must be a model of transformers, one from paceline.load, or the name or "
+            f"path of one; it is {draft_model!r:.80}"
+        )
+    own = getattr(draft_model, "tokenizer", None)
+    if tokenizer is not None and own is not None:
+        check_same_tokenizer(tokenizer, own, target="the target", draft=target.info.name)
+    return target
+
+
+def _require(given: Any, option: str, what: str, *members: str) -> None:
+    """Refuse an option that is of no use, unless it was left out."""
+    if given is not None and not all(hasattr(given, member) for member in members):
+        raise InvalidInput(f"{option} must be {what}; it is {given!r:.80}")
+
+
+__all__ = ["Speculation", "SpeculativeOutput", "speculate"]

@@ -1,0 +1,187 @@
+"""From a cache of transformers into a slot of ours, and back."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import Cache, GenerationConfig
+from transformers.cache_utils import DynamicLayer
+
+from paceline.errors import InvalidInput
+from paceline.integrations.huggingface.rows import Row
+from paceline.targets.cached import CachedTarget
+from paceline.targets.hf.probe import TOLERANCE
+from paceline.targets.slot import Slot
+
+
+def visible_cache(
+    config: GenerationConfig, inputs: Mapping[str, Any], num_rows: int
+) -> Cache | None:
+    """The cache that somebody will see afterwards, None where nobody will.
+
+    That is the user's own, or the one that `generate` made where a dict is to be returned.
+
+    Raises:
+        InvalidInput: it holds another number of sequences.
+    """
+    cache: Cache | None = inputs.get("cache")
+    users = getattr(cache, "_is_user_defined", False)
+    if cache is None or not (users or config.return_dict_in_generate):
+        return None
+    keys = cache.layers[0].keys if cache.get_seq_length() else None
+    if keys is not None and keys.dim() == 4 and len(keys) != num_rows:
+        raise InvalidInput(
+            f"the cache holds {len(keys)} sequences; the call decodes {num_rows} (prompts times "
+            "num_return_sequences). Pass a cache for as many, or none"
+        )
+    return cache
+
+
+def open_slot(
+    target: CachedTarget,
+    cache: Cache | None,
+    number: int,
+    row: Row,
+    max_tokens: int | None,
+    stack: ExitStack,
+) -> Slot | None:
+    """A slot that outlives the engine's run, with what `cache` holds of the row; see `adopt`.
+
+    None, so that the engine opens its own, without a cache. `stack` closes it.
+    """
+    if cache is None:
+        return None
+    prompt = len(row.prompt)
+    limits = [target.info.max_length, None if max_tokens is None else prompt + max_tokens]
+    capacity = min((n for n in limits if n is not None), default=prompt)
+    slot = target.open(capacity)
+    stack.callback(target.close, slot)
+    # A prompt that does not fit is refused by the engine.
+    if cache.get_seq_length() and prompt < capacity:
+        adopt(target, slot, cache, number, row)
+    return slot
+
+
+def adopt(target: CachedTarget, slot: Slot, cache: Cache, number: int, row: Row) -> None:
+    """Copy what a cache holds of a row's prompt into a fresh slot; the cache is not changed.
+
+    The last copied token is computed anew and compared: its keys depend on all tokens before, so
+    this finds the cache of another text or model, or one that is laid out in another way. Layers
+    that keep less than the whole sequence, or in another form, are not read; then the engine
+    computes the prompt.
+
+    Args:
+        target, slot: the slot is empty.
+        cache: of transformers.
+        number, row: the row of the batch.
+
+    Raises:
+        InvalidInput: the cache does not belong to the prompt.
+    """
+    length, width = int(cache.get_seq_length()), row.columns[-1] + 1
+    if length > width:
+        raise InvalidInput(
+            f"the cache holds {length} tokens and input_ids {width}; input_ids must be the whole "
+            "sequence, the tokens that are in the cache included"
+        )
+    columns = [column for column in row.columns[:-1] if column < length]
+    known = len(columns)
+    if known < 2 or any(type(layer) is not DynamicLayer for layer in cache.layers):
+        return
+    stored = [
+        (layer.keys[number][:, columns], layer.values[number][:, columns]) for layer in cache.layers
+    ]
+    for index, (keys, values) in enumerate(stored):
+        slot.cache.write(index, keys[:, :-1], values[:, :-1], 0)
+    slot.cache.keep(range(known - 1))
+    try:
+        target.prefill(slot, row.prompt[known - 1 : known])
+    except RuntimeError:  # keys of other shapes
+        same = False
+    else:
+        computed = slot.cache.layers
+        same = len(computed) == len(stored) and all(
+            _close(ours[:, known - 1], theirs[:, -1])
+            for pair, other in zip(computed, stored, strict=True)
+            for ours, theirs in zip(pair, other, strict=True)
+        )
+    if not same:
+        raise InvalidInput(
+            "the cache does not hold what the model computes for the first tokens of input_ids; "
+            "pass the cache that these tokens made, or none"
+        )
+
+
+def _close(ours: Tensor, theirs: Tensor) -> bool:
+    """Equal but for the rounding of passes of other shapes, which adds up over the layers."""
+    scale = theirs.abs().amax().clamp_min(torch.finfo(theirs.dtype).tiny)
+    return bool((ours - theirs).abs().amax() <= TOLERANCE[theirs.dtype] * scale)
+
+
+def extend(
+    cache: Cache,
+    target: CachedTarget,
+    slots: Sequence[Slot],
+    rows: Sequence[Row],
+    answers: Sequence[Sequence[int]],
+) -> bool:
+    """Append to a cache of transformers what the slots hold beyond it.
+
+    Afterwards it has all columns of the padded sequences but the last, as behind `generate`;
+    padding is zeros.
+
+    Args:
+        cache: what `generate` made, or the user passed.
+        target, slots: one slot a row.
+        rows, answers: the rows of the batch, and what they answered.
+
+    Returns:
+        Whether it could be done: the layers of the cache must be those of the model.
+    """
+    prompt_end = rows[0].columns[-1] + 1
+    end = prompt_end + max(len(answer) for answer in answers) - 1
+    columns = []
+    for slot, row, answer in zip(slots, rows, answers, strict=True):
+        # The last token of a row that ended early does not stand in the last column.
+        missing = (
+            [*row.prompt, *answer][target.length(slot) :] if prompt_end + len(answer) <= end else []
+        )
+        if missing:
+            target.prefill(slot, missing)
+        columns.append([*row.columns, *range(prompt_end, end)][: target.length(slot)])
+    layers = [slot.cache.layers for slot in slots]
+    if len(cache.layers) not in (0, len(layers[0])):
+        return False
+    start = int(cache.get_seq_length())
+    for index in range(len(layers[0])):
+        keys, values = (
+            torch.stack(
+                [
+                    _spread(layer[index][part], places, start, end)
+                    for layer, places in zip(layers, columns, strict=True)
+                ]
+            )
+            for part in (0, 1)
+        )
+        cache.update(keys, values, index)
+    return True
+
+
+def _spread(stored: Tensor, columns: Sequence[int], start: int, end: int) -> Tensor:
+    """Columns `start` to `end` of a padded row `[heads, end - start, head_dim]`.
+
+    Args:
+        stored: the row without its padding.
+        columns: where each of its first tokens goes, in rising order.
+    """
+    heads, _, head_dim = stored.shape
+    spread = stored.new_zeros(heads, end - start, head_dim)
+    first = bisect_left(columns, start)
+    places = [column - start for column in columns[first:]]
+    spread[:, places] = stored[:, first : len(columns)]
+    return spread

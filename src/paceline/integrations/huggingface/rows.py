@@ -1,0 +1,104 @@
+"""One row of a batch, as the logits processors and stopping criteria of transformers see it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+from transformers import LogitsProcessorList, StoppingCriteriaList
+
+from paceline.core.types import SamplingParams
+from paceline.integrations.huggingface.processors import pure_ones
+from paceline.sampling.warp import truncate
+
+
+class Row:
+    """A row's own sequence, without padding for the engine and with it for transformers.
+
+    `process`, `guide` and `stop` are the engine's processor, draft processor and stop rule. Under
+    a rule that walks (see `math.warp.SamplingWarp`) they call in the order of `generate`: the
+    processors once for each token, and then the stopping criteria, once too. No processor is
+    called behind the end of the answer.
+
+    Args:
+        ids: the padded prompt `[n]`, where the processors want their tensors.
+        columns: where its tokens are; the others are padding.
+        processors: the row's own, see `processors_of_row`.
+        params: what is left to the engine of them, see `split_warpers`.
+        criteria: what ends the row.
+        keep_scores: hand the criteria the processed scores, as `generate` does where they are
+            asked for.
+    """
+
+    def __init__(
+        self,
+        ids: Tensor,
+        columns: Tensor,
+        processors: LogitsProcessorList,
+        params: SamplingParams,
+        criteria: StoppingCriteriaList,
+        *,
+        keep_scores: bool = False,
+    ) -> None:
+        self.columns: list[int] = columns.tolist()
+        self.prompt: list[int] = ids[columns].tolist()
+        self._processors, self._params, self._criteria = processors, params, criteria
+        self._pure = pure_ones(processors)
+        self._final, self._num_final = ids, len(self.prompt)
+        self._ends: dict[tuple[int, ...], bool] = {}
+        self._scores: dict[int, Tensor] | None = {} if keep_scores else None
+
+    def process(self, tokens: Sequence[int], logits: Tensor) -> Tensor:
+        """The scores behind `tokens` that the engine's options are for, float32."""
+        if self._end(tokens) is not None:
+            return logits  # of a token behind the end, which will not come out
+        scores = _call(self._processors, self._padded(tokens), logits)
+        if self._scores is not None:
+            done = scores if self._params.is_greedy else truncate(scores, self._params)
+            self._scores[len(tokens)] = done
+        return scores[0].to(logits.device)
+
+    def guide(self, tokens: Sequence[int], logits: Tensor) -> Tensor:
+        """The same for draft logits, by those processors alone that are functions of the text.
+
+        Others may count their calls or keep a state, and a draft is not the text.
+        """
+        return _call(self._pure, self._padded(tokens), logits)[0].to(logits.device)
+
+    def stop(self, answer: Sequence[int], above: int) -> int | None:
+        """See `engine.StopRule`. What it keeps of `answer` is final."""
+        tokens = (*self.prompt, *answer)
+        end = self._end(tokens)
+        self._final = self._padded(tokens[:end])[0]
+        self._num_final = len(tokens[:end])
+        self._ends.clear()
+        return None if end is None else end - len(self.prompt)
+
+    def _end(self, tokens: Sequence[int]) -> int | None:
+        """The length at which the criteria end `tokens`; each prefix is put to them once."""
+        for length in range(self._num_final + 1, len(tokens) + 1):
+            new = tuple(tokens[self._num_final : length])
+            if new not in self._ends:
+                self._ends[new] = self._is_last(tokens[:length])
+            if self._ends[new]:
+                return length
+        return None
+
+    def _is_last(self, tokens: Sequence[int]) -> bool:
+        scores = None
+        if self._scores is not None:
+            scores = tuple(self._scores[n] for n in range(len(self.prompt), len(tokens)))
+        return bool(self._criteria(self._padded(tokens), scores).all())
+
+    def _padded(self, tokens: Sequence[int]) -> Tensor:
+        """`tokens`, which begin with the final ones, as a batch of one row with its padding."""
+        new = self._final.new_tensor(tokens[self._num_final :])
+        return torch.cat([self._final, new])[None]
+
+
+def _call(processors: LogitsProcessorList, ids: Tensor, logits: Tensor) -> Tensor:
+    """Scores `[1, V]`. The processors may write into `logits`, which are the warp's copy."""
+    scores = logits[None].to(ids.device, torch.float32)
+    processed: Tensor = processors(ids, scores)
+    return processed

@@ -1,0 +1,1 @@
+"""Products and row operations, with weights in the order that a kernel reads."""

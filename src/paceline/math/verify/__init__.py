@@ -1,1 +1,0 @@
-"""Verification rules: one rule, one file, each a pure function of p, q and the noise."""

@@ -1,0 +1,163 @@
+"""From a name, a folder, a GGUF file or a model object to a decoder and its tokenizer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from paceline.checks import require_int
+from paceline.errors import InvalidInput, ModelError
+from paceline.kernels.packing import STORAGES, Storage, pack_modules
+from paceline.models import Progress, eos_token_ids, load_tokenizer, resolve
+from paceline.targets.cached import Decoder
+from paceline.targets.dense import decoder as dense
+from paceline.targets.hf.decoder import HFDecoder
+
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Loaded:
+    """A decoder, and what belongs to its text.
+
+    Args:
+        decoder: the model.
+        tokenizer: a tokenizer of `transformers`; None where the model came without one.
+        eos_token_ids: the tokens that end an answer.
+    """
+
+    decoder: Decoder
+    tokenizer: Any
+    eos_token_ids: frozenset[int]
+
+
+def load_files(
+    source: str | Path,
+    *,
+    dtype: str | torch.dtype = "auto",
+    storage: Storage = "auto",
+    head_tokens: int | Iterable[int] | None = None,
+    trust_remote_code: bool = False,
+    allow_pickle: bool = False,
+    progress: Progress | None = None,
+) -> Loaded:
+    """Load a model by name, folder or file. See `api.load` for the arguments.
+
+    Raises:
+        PacelineError: see `models.resolve` and `targets.hf.HFDecoder`.
+    """
+    if storage not in STORAGES:
+        raise InvalidInput(f"storage must be one of {', '.join(STORAGES)}; it is {storage!r}")
+    wanted = _dtype(dtype)
+    files = resolve(
+        source,
+        dtype=wanted or native_dtype(),
+        allow_pickle=allow_pickle,
+        trust_remote_code=trust_remote_code,
+        progress=progress,
+    )
+    from transformers import AutoConfig
+
+    config = AutoConfig.from_pretrained(files.folder, trust_remote_code=trust_remote_code)
+    config.name_or_path = files.name
+    wanted = wanted or (torch.bfloat16 if config.dtype is torch.bfloat16 else torch.float32)
+    tokenizer = load_tokenizer(files.folder, trust_remote_code=trust_remote_code)
+    ends = eos_token_ids(files.folder, tokenizer)
+    safe = any(files.folder.glob("*.safetensors"))
+    reason = dense.unsupported(config) if safe else "its weights are pickled"
+    if reason is None:
+        decoder: Decoder = dense.DenseDecoder.load(
+            files.folder,
+            config,
+            dtype=wanted,
+            storage=storage,
+            # torch's int8 product is hardly faster than oneDNN's in bfloat16, and the head is
+            # what tells close tokens apart.
+            head_storage="auto" if storage == "int8" else storage,
+            head_ids=_head_ids(head_tokens, config.vocab_size, tokenizer, ends),
+        )
+        return Loaded(decoder, tokenizer, ends)
+    if storage.startswith("int") or head_tokens is not None:
+        raise InvalidInput(
+            f"int8 and int4 storage and a cut head need the lean decoder, which does not take "
+            f"{files.name}: {reason}; leave these options out"
+        )
+    return Loaded(
+        _modules(files.folder, files.name, wanted, storage, trust_remote_code), tokenizer, ends
+    )
+
+
+def load_object(model: Any, tokenizer: Any, storage: Storage) -> Loaded:
+    """Wrap a model that the user already has. Its weights stay as they are."""
+    if storage not in ("auto", "plain"):
+        raise InvalidInput(
+            "the weights of a model that you hold stay as they are; to have them packed, give its "
+            "folder or name, and Paceline loads them packed"
+        )
+    decoder = HFDecoder(model)
+    sources = (getattr(model, "generation_config", None), model.config, tokenizer)
+    return Loaded(decoder, tokenizer, eos_token_ids(*sources))
+
+
+def native_dtype() -> torch.dtype:
+    """bfloat16 where the processor multiplies it, float32 elsewhere."""
+    has_mkldnn = torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
+    native = has_mkldnn and torch.ops.mkldnn._is_mkldnn_bf16_supported()
+    return torch.bfloat16 if native else torch.float32
+
+
+def _dtype(dtype: str | torch.dtype) -> torch.dtype | None:
+    if dtype == "auto":
+        return None
+    wanted = DTYPES.get(str(dtype).removeprefix("torch."))
+    if wanted is None:
+        raise InvalidInput(f"dtype must be auto, {' or '.join(DTYPES)}; it is {dtype!r}")
+    return wanted
+
+
+def _modules(
+    folder: Path, name: str, dtype: torch.dtype, storage: Storage, trust_remote_code: bool
+) -> HFDecoder:
+    """Load the model's own modules, with their linear layers packed where that helps."""
+    from transformers import AutoModelForCausalLM
+
+    try:
+        model = AutoModelForCausalLM.from_pretrained(
+            folder, dtype=dtype, trust_remote_code=trust_remote_code
+        ).eval()
+    except (OSError, ValueError, RuntimeError) as error:
+        reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
+        raise ModelError(f"cannot load {name}: {reason}") from error
+    model.config.name_or_path = name
+    # The probe compares with the model's own forward pass, so it runs before and after packing.
+    HFDecoder(model)
+    if pack_modules(model, storage):
+        return HFDecoder(model)
+    return HFDecoder(model, probe=False)
+
+
+def _head_ids(
+    head_tokens: int | Iterable[int] | None,
+    vocab_size: int,
+    tokenizer: Any,
+    ends: Iterable[int],
+) -> Tensor | None:
+    """The tokens that a cut head can propose: those wanted, and those that end or structure a text.
+
+    Tokenizers of the byte-pair kind number their tokens in the order of their merges, so the
+    lowest ids are, nearly, the most frequent tokens.
+    """
+    if head_tokens is None:
+        return None
+    if isinstance(head_tokens, int):
+        head_tokens = range(min(require_int("head_tokens", head_tokens, low=1), vocab_size))
+    wanted = frozenset(head_tokens)
+    for token in wanted:
+        require_int("each of head_tokens", token, low=0, high=vocab_size - 1)
+    ids = {*wanted, *ends, *getattr(tokenizer, "all_special_ids", ())}
+    return torch.tensor(sorted(token for token in ids if 0 <= token < vocab_size))

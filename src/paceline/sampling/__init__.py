@@ -1,0 +1,1 @@
+"""From logits to a distribution, and the randomness that draws from it."""

@@ -1,0 +1,1 @@
+"""A lean decoder for the Llama family."""

@@ -1,0 +1,1 @@
+"""Any causal model of transformers, run by its own modules."""

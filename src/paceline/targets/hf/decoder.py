@@ -1,0 +1,259 @@
+"""A decoder over a Hugging Face causal language model that the user already has.
+
+The model's own code computes everything but attention: a shadow of it (`shadow.py`) runs with an
+attention function of ours (`interface.py`), which keeps keys and values in our caches. Neither a
+cache nor a mask of transformers takes part, and the model itself stays as it is.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedConfig
+
+from paceline.core.types import TargetInfo
+from paceline.errors import InvalidInput, PacelineError, UnsupportedModel
+from paceline.targets.attention import Pass
+from paceline.targets.cached import CachedTarget
+from paceline.targets.hf.interface import RUN, TRACE, Running, Tracing, attending, set_attention
+from paceline.targets.hf.probe import LEAK, TOLERANCE, distance, probe_target, probe_tokens
+from paceline.targets.hf.shadow import shadow_of
+
+
+class HFDecoder:
+    """A `targets.cached.Decoder` over a causal language model of transformers.
+
+    The model is left as it is: configuration, modules, weights, mode and gradients. Its weights
+    are shared, so they need no second place in memory and changes of them are seen; changes of
+    its modules after this call are not. Several threads may use one decoder.
+
+    Models are refused by trying them (see `probe.py`), not by their names. `info.max_length` is
+    the model's context, or less: where its attention changes with the length (chunks, rotary
+    frequencies for long contexts), the length up to which it does not.
+
+    Args:
+        model: a `PreTrainedModel` that gives logits, in float32, bfloat16 or float16, with or
+            without adapters, compiled or not, on one or more devices.
+        probe: compare with the model's own logits. This is done once for a model, and costs four
+            short passes; without it two passes of two rows are left.
+
+    Raises:
+        InvalidInput: not a model of transformers.
+        UnsupportedModel: it cannot be decoded exactly; the message says why.
+
+    Example:
+        >>> from transformers import LlamaConfig, LlamaForCausalLM
+        >>> sizes = dict(vocab_size=64, hidden_size=16, intermediate_size=32)
+        >>> config = LlamaConfig(**sizes, num_hidden_layers=1, num_attention_heads=2)
+        >>> HFDecoder(LlamaForCausalLM(config)).info.vocab_size
+        64
+    """
+
+    def __init__(self, model: nn.Module, *, probe: bool = True) -> None:
+        config = getattr(model, "config", None)
+        if not isinstance(config, PreTrainedConfig):
+            raise InvalidInput(
+                f"expected a model of transformers; got {type(model).__name__}. Load one with "
+                "AutoModelForCausalLM.from_pretrained"
+            )
+        self._name = config.name_or_path or type(model).__name__
+        if config.is_encoder_decoder:
+            raise UnsupportedModel(
+                f"{self._name} is an encoder-decoder model; these are not yet supported. "
+                "Use a decoder-only model"
+            )
+        self._model: Any = shadow_of(model)
+        self._accepts = _accepted(self._model.forward)
+        self._always = {
+            name: value
+            for name, value in (("use_cache", False), ("return_dict", True))
+            if self._accepts(name)
+        }
+        state, known = _state_of(model, config), _KNOWN.get(model, _UNKNOWN)
+        if known.state != state:
+            known = _UNKNOWN
+        must_probe = probe and not known.probed
+        self._vocab_size: int = config.get_text_config(decoder=True).vocab_size
+        tokens = probe_tokens(self._vocab_size)
+        one = tokens[0]
+        with self._foreign_code(), torch.inference_mode():
+            self.device = _device_of(self._model)
+            truth = self._plain(tokens) if must_probe else None
+            self._layout = known.layout or self._trace([[one[0], one[1]], [one[2], one[1]]])
+        set_attention(self._model, RUN)
+        limits = [n for n in (_context(config), self._layout.limit) if n is not None]
+        self.info = TargetInfo(self._name, self._layout.vocab_size, min(limits, default=None))
+        if truth is not None:
+            with self._foreign_code():
+                probe_target(CachedTarget(self), tokens, truth, TOLERANCE[truth.dtype])
+        _KNOWN[model] = _Known(state, self._layout, must_probe or known.probed)
+
+    @property
+    def num_bytes(self) -> int:
+        """See `targets.cached.Decoder.num_bytes`."""
+        return sum(weight.nbytes for weight in self._model.parameters())
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The number format that it computes in."""
+        found: torch.dtype = self._model.get_input_embeddings().weight.dtype
+        return found
+
+    def run(self, batch: Pass) -> Tensor:
+        """See `targets.cached.Decoder.run`."""
+        layout, running = self._layout, Running(batch, self._layout.windows)
+        keep = {"logits_to_keep": batch.scored} if layout.keeps_rows else {}
+        logits = self._forward(running, batch.tokens, batch.positions, **keep)
+        if running.calls != len(layout.windows):
+            raise UnsupportedModel(
+                f"{self._name} attended {running.calls} times in a pass and "
+                f"{len(layout.windows)} times before; Paceline takes models whose every pass goes "
+                "through the same layers"
+            )
+        return logits if layout.keeps_rows else logits[batch.scored]
+
+    def text_head(self) -> None:
+        """See `targets.cached.Decoder.text_head`: the head is whole."""
+
+    def _plain(self, tokens: list[list[int]]) -> Tensor:
+        """The logits of the model with its own attention, which the shadow still has."""
+        output = self._model(torch.tensor(tokens, device=self.device), **self._always)
+        return self._logits_of(output)
+
+    def _trace(self, tokens: list[list[int]]) -> _Layout:
+        """Learn how each layer attends, and what the model gives.
+
+        While attention gives nothing, a token cannot change the logits of the next one, unless
+        layers of another kind carry it on.
+        """
+        set_attention(self._model, TRACE)
+        rows = torch.arange(2, device=self.device)
+        keep = {"logits_to_keep": rows[1:]} if self._accepts("logits_to_keep") else {}
+        found = []
+        for pair in tokens:
+            tracing, cause = Tracing(self._name), None
+            try:
+                logits = self._forward(
+                    tracing, torch.tensor(pair, device=self.device), rows, **keep
+                )
+            except (AttributeError, TypeError) as error:
+                # Attention code of the model's own tries to compute with what stands for a mask.
+                if tracing.windows:
+                    raise
+                cause = error
+            if not tracing.windows:
+                raise UnsupportedModel(
+                    f"{self._name} does not leave its attention to the attention interface of "
+                    "transformers (recurrent layers, sparse attention, or attention code of its "
+                    "own), so Paceline cannot keep its keys and values"
+                ) from cause
+            found.append(logits[-1])
+        if not distance(*found) <= LEAK[logits.dtype]:
+            raise UnsupportedModel(
+                f"{self._name} cannot be decoded exactly: tokens reach later ones by other ways "
+                "than attention (recurrent or convolutional layers?), and that state cannot be "
+                "rolled back"
+            )
+        keeps_rows = len(logits) < len(rows)
+        return _Layout(tuple(tracing.windows), tracing.limit, logits.shape[-1], keeps_rows)
+
+    def _forward(
+        self, state: Tracing | Running, tokens: Tensor, positions: Tensor, **options: Any
+    ) -> Tensor:
+        """The logits `[rows, V]` of one pass, its attention done by `state`."""
+        if self._accepts("position_ids"):
+            options["position_ids"] = positions[None]
+        with attending(state):
+            output = self._model(tokens[None], **options, **self._always)
+        return self._logits_of(output)[0]
+
+    def _logits_of(self, output: Any) -> Tensor:
+        logits = getattr(output, "logits", None)
+        if logits is None or logits.dim() != 3 or logits.shape[-1] < self._vocab_size:
+            raise UnsupportedModel(
+                f"{self._name} does not give each token a row of {self._vocab_size} logits (it has "
+                "no head for language, or another one); load it with AutoModelForCausalLM"
+            )
+        return logits
+
+    @contextmanager
+    def _foreign_code(self) -> Iterator[None]:
+        """Turn what the model's code raises on plain input into `UnsupportedModel`."""
+        try:
+            yield
+        except (PacelineError, torch.OutOfMemoryError):
+            raise
+        except Exception as error:
+            raise UnsupportedModel(
+                f"{self._name} cannot be decoded with Paceline: its code raises "
+                f"{type(error).__name__}: {error}"
+            ) from error
+
+
+class _Layout(NamedTuple):
+    """What tracing learns of a model.
+
+    `windows` holds one window an attention call, in their order; `limit` is the length up to
+    which chunks make no difference; `keeps_rows` says that logits of chosen rows can be had.
+    """
+
+    windows: tuple[int | None, ...]
+    limit: int | None
+    vocab_size: int
+    keeps_rows: bool
+
+
+class _Known(NamedTuple):
+    """A layout, and the state of the model that it was learnt from."""
+
+    state: tuple[Any, ...]
+    layout: _Layout | None
+    probed: bool
+
+
+_UNKNOWN = _Known((), None, False)
+_KNOWN: WeakKeyDictionary[nn.Module, _Known] = WeakKeyDictionary()
+"""The models seen so far, so that each is traced and probed once. The shadow is always made anew:
+it has to show the hooks and adapters of the moment."""
+
+
+def _state_of(model: nn.Module, config: PreTrainedConfig) -> tuple[Any, ...]:
+    """All that a layout, or what a probe found, may depend on; weights are taken as they come."""
+    modules = tuple((type(module), len(module._forward_hooks)) for module in model.modules())
+    dtypes = frozenset(parameter.dtype for parameter in model.parameters())
+    return modules, dtypes, config._attn_implementation, str(config.to_dict())
+
+
+def _device_of(model: Any) -> torch.device:
+    """Where the model takes its tokens."""
+    device: torch.device = model.get_input_embeddings().weight.device
+    return device
+
+
+def _accepted(forward: Callable[..., Any]) -> Callable[[str], bool]:
+    """Whether `forward` takes an argument of a name."""
+    parameters = inspect.signature(forward).parameters
+    takes_all = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
+    return lambda name: takes_all or name in parameters
+
+
+def _context(config: PreTrainedConfig) -> int | None:
+    """The longest sequence, or the length from which rotary frequencies would change."""
+    text = config.get_text_config(decoder=True)
+    names = ("max_position_embeddings", "n_positions", "n_ctx", "max_seq_len")
+    limits = [getattr(text, name, None) for name in names]
+    rope = getattr(text, "rope_parameters", None) or {}
+    # A model with layers of several kinds has one set of parameters a kind.
+    kinds = [rope, *(value for value in rope.values() if isinstance(value, dict))]
+    limits += [
+        kind["original_max_position_embeddings"]
+        for kind in kinds
+        if kind.get("rope_type") == "longrope"
+    ]
+    return min((n for n in limits if isinstance(n, int) and n > 0), default=None)

@@ -1,0 +1,126 @@
+"""Does a decoder give the logits of the model it stands for? Found out by trying, not by name.
+
+A model may keep state that is not in its keys and values, mask in a way of its own, or take its
+positions from somewhere else. What flags and class names say of that is often wrong or missing
+(transformers #46937), so the probe appends, scores a tree, commits, cuts, appends something else
+and compares every row with a plain pass of the whole sequence.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import torch
+from torch import Tensor
+
+from paceline.core.protocols import Work
+from paceline.core.types import Draft
+from paceline.errors import UnsupportedModel
+from paceline.targets.cached import CachedTarget
+
+LENGTH = 6
+"""The length of a probed sequence. Two of them share their first half."""
+
+TOLERANCE = {torch.float64: 1e-8, torch.float32: 5e-4, torch.float16: 2e-2, torch.bfloat16: 1e-1}
+"""The largest difference that rounding explains, as a share of the spread of the logits. Between
+passes of different shapes it was up to 3e-5 in float32 and .03 in bfloat16."""
+
+LEAK = {torch.float64: 1e-9, torch.float32: 2e-5, torch.float16: 2e-3, torch.bfloat16: 1e-2}
+"""The same between passes of one shape: 0, or in mixtures of experts, whose products depend on
+which tokens choose which expert, 4e-6 in float32."""
+
+
+def probe_tokens(vocab_size: int) -> list[list[int]]:
+    """Two sequences, from the middle of the vocabulary, where no special tokens are.
+
+    >>> probe_tokens(64)
+    [[16, 20, 24, 28, 32, 36], [16, 20, 24, 40, 44, 48]]
+    """
+    step = max(1, vocab_size // 16)
+    ids = [(vocab_size // 4 + step * i) % vocab_size for i in range(LENGTH + LENGTH // 2)]
+    return [ids[:LENGTH], ids[: LENGTH // 2] + ids[LENGTH:]]
+
+
+def probe_target(
+    target: CachedTarget, tokens: Sequence[Sequence[int]], truth: Tensor, tolerance: float
+) -> None:
+    """Compare `target` with the model that it stands for.
+
+    Costs three passes of the target, and more only to find out what is wrong.
+
+    Args:
+        target: the decoder under test and its caches.
+        tokens: see `probe_tokens`.
+        truth: the logits `[2, LENGTH, V]` of a plain pass of the model over `tokens`.
+        tolerance: see `TOLERANCE`.
+
+    Raises:
+        UnsupportedModel: logits differ; the message names what fails.
+    """
+    (one, other), half = tokens, LENGTH // 2
+    truth, truth_other = truth.to(torch.promote_types(truth.dtype, torch.float32)).cpu()
+
+    def worst(found: Iterable[Tensor], expected: Iterable[Tensor]) -> float:
+        pairs = zip(found, expected, strict=True)
+        return float(torch.tensor([distance(a, b) for a, b in pairs]).max())
+
+    slot = target.open(LENGTH)
+    target.prefill(slot, one[: half - 1])
+    tree = Draft((one[3], other[3], other[4], one[4]), parents=(-1, -1, 1, 0))
+    in_tree = worst(
+        target.score([Work(slot, one[2], tree)])[0].logits,
+        [truth[2], truth[3], truth_other[3], truth_other[4], truth[4]],
+    )
+    target.commit(slot, (1, 2))
+    target.rollback(slot, half)
+    cut = target.score([Work(slot, one[3], Draft(tuple(one[4:])))])[0].logits
+    after_cut = worst(cut, truth[3:])
+    target.close(slot)
+    if in_tree <= tolerance and after_cut <= tolerance:
+        return
+
+    whole = worst(_rows(target, one, 0), truth)
+    in_parts = worst(_rows(target, one, half), truth[half:])
+    found = (
+        (
+            whole,
+            "run with Paceline's attention and positions, it does not give the logits that it "
+            "gives by itself",
+        ),
+        (
+            in_parts,
+            "its state cannot be carried on from pass to pass, nor rolled back: it keeps more than "
+            "keys and values (recurrent or convolutional layers?), or counts positions by itself",
+        ),
+        (in_tree, "it does not take positions or branches of a draft as they are given"),
+        (after_cut, "its state cannot be rolled back"),
+    )
+    # Not `>`: a row that is not a number must not pass.
+    error, reason = next((item for item in found if not item[0] <= tolerance), found[-1])
+    raise UnsupportedModel(
+        f"{target.info.name} cannot be decoded exactly: {reason}. Its logits are off by "
+        f"{error:.2g} of their spread, and rounding explains {tolerance:g}"
+    )
+
+
+def _rows(target: CachedTarget, tokens: Sequence[int], cached: int) -> Tensor:
+    """The logits behind `tokens[cached:]`, scored as one chain on a fresh slot."""
+    slot = target.open(len(tokens))
+    target.prefill(slot, tokens[:cached])
+    draft = Draft(tuple(tokens[cached + 1 :]))
+    logits = target.score([Work(slot, tokens[cached], draft)])[0].logits
+    target.close(slot)
+    return logits
+
+
+def distance(found: Tensor, expected: Tensor) -> float:
+    """How far a row of logits is off, as a share of the spread of what it should be.
+
+    >>> distance(torch.tensor([1.0, 3.5]), torch.tensor([1.0, 3.0]))
+    0.3535533845424652
+    """
+    expected = expected.to(found.dtype)
+    # Equal infinities, of tokens that a model rules out, are no difference.
+    off = torch.where(found == expected, 0, found - expected)
+    finite = expected[expected.isfinite()]
+    return float(off.norm() / (finite - finite.mean()).norm())

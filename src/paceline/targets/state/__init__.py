@@ -1,0 +1,1 @@
+"""What a target keeps of a sequence between passes."""

@@ -1,0 +1,118 @@
+"""A scripted target with known probabilities, for tests and for the audit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from paceline.core.protocols import Work
+from paceline.core.types import Draft, Need, Scores, TargetInfo
+from paceline.errors import ContextOverflow, ContractViolation, InvalidInput
+
+Table = Callable[[tuple[int, ...]], Tensor]
+"""From all tokens so far to the probabilities `[V]` of the next one."""
+
+
+@dataclass(slots=True, eq=False)
+class TableSlot:
+    """The cached tokens, and the root and draft that were scored behind them."""
+
+    tokens: list[int] = field(default_factory=list)
+    scored: tuple[int, Draft] | None = None
+
+
+class TableTarget:
+    """The law of the next token is a function of the tokens so far, in float64.
+
+    Args:
+        table: a `[V]` tensor (the same law everywhere), a `[V, V]` tensor (row t follows token
+            t), or a function from all tokens so far to `[V]`.
+        vocab_size: V; needed where `table` is a function.
+        max_length: the context limit.
+
+    Example:
+        >>> target = TableTarget(torch.tensor([0.75, 0.25]))
+        >>> target.info.vocab_size
+        2
+    """
+
+    def __init__(
+        self, table: Tensor | Table, *, vocab_size: int | None = None, max_length: int | None = None
+    ) -> None:
+        if isinstance(table, Tensor):
+            vocab_size, rows = table.shape[-1], table.to(torch.float64)
+            self._law: Table = (
+                (lambda tokens: rows) if rows.dim() == 1 else (lambda tokens: rows[tokens[-1]])
+            )
+        elif vocab_size is None:
+            raise InvalidInput("a table that is a function needs vocab_size")
+        else:
+            self._law = table
+        self.info = TargetInfo(
+            "table", vocab_size, max_length, gives=frozenset(Need) - {Need.LAYERS}
+        )
+
+    def open(self, capacity: int) -> TableSlot:
+        """See `protocols.Target.open`."""
+        limit = self.info.max_length
+        if limit is not None and capacity > limit:
+            raise ContextOverflow(f"the table takes {limit} tokens; {capacity} were asked for")
+        return TableSlot()
+
+    def length(self, slot: TableSlot) -> int:
+        """See `protocols.Target.length`."""
+        return len(slot.tokens)
+
+    def prefill(self, slot: TableSlot, tokens: Sequence[int]) -> None:
+        """See `protocols.Target.prefill`."""
+        slot.tokens += tokens
+        slot.scored = None
+
+    def score(self, work: Sequence[Work]) -> list[Scores]:
+        """See `protocols.Target.score`."""
+        scores = []
+        for slot, root, draft in work:
+            slot.scored = root, draft
+            before = (*slot.tokens, root)
+            paths = [(), *(draft.path(node) for node in range(len(draft)))]
+            behind = [tuple(draft.tokens[i] for i in path) for path in paths]
+            laws = [self._law((*before, *tokens)) for tokens in [*behind, *_auxiliary(draft)]]
+            scores.append(Scores(torch.stack(laws).to(torch.float64).log()))
+        return scores
+
+    def commit(self, slot: TableSlot, path: Sequence[int]) -> None:
+        """See `protocols.Target.commit`."""
+        if slot.scored is None:
+            raise ContractViolation("commit without a score before it")
+        root, draft = slot.scored
+        if not draft.is_path(path):
+            raise ContractViolation(f"commit takes a path from the root; {list(path)} is none")
+        slot.tokens += [root, *(draft.tokens[node] for node in path)]
+        slot.scored = None
+
+    def rollback(self, slot: TableSlot, length: int) -> None:
+        """See `protocols.Target.rollback`."""
+        if not 0 <= length <= len(slot.tokens):
+            raise ContractViolation(
+                f"rollback goes back: the slot has {len(slot.tokens)} tokens, {length} asked for"
+            )
+        del slot.tokens[length:]
+        slot.scored = None
+
+    def close(self, slot: TableSlot) -> None:
+        """See `protocols.Target.close`."""
+        slot.tokens, slot.scored = [], None
+
+
+def _auxiliary(draft: Draft) -> list[tuple[int, ...]]:
+    """What each auxiliary row sees behind the root, in the order of the positions."""
+    if draft.aux is None:
+        return []
+    depths = [len(draft.path(node)) for node in range(len(draft))]
+    tokens = [*draft.tokens, *draft.aux.tokens]
+    places = [*depths, *draft.aux.positions]
+    order = sorted(range(len(tokens)), key=places.__getitem__)
+    return [tuple(tokens[i] for i in order if bool(seen[1 + i])) for seen in draft.aux.visible]

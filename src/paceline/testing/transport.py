@@ -1,0 +1,75 @@
+"""The best that any rule could accept at one node: what the rules are measured by.
+
+Source: SpecTr 2310.15141 states the problem as optimal transport with membership cost; the form by
+subsets is that of Hu et al. 2502.18779.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import combinations
+
+from torch import Tensor
+
+from paceline.core.types import Scheme
+from paceline.errors import InvalidInput
+
+MAX_VOCAB = 12
+
+
+def optimal_acceptance(p: Tensor, q: Tensor, k: int, scheme: Scheme) -> float:
+    """Min over H of 1 + P(H) - Pr(all k siblings lie in H).
+
+    An upper bound on the probability that one of k siblings from `q` is accepted, for every rule
+    that keeps the law p, and the value of the best one. Every subset H is tried.
+
+    Args:
+        p, q: laws `[V]` of at most 12 tokens.
+        k: the number of siblings; without replacement at most as many as have mass.
+        scheme: how they are drawn; `SINGLE` is one, `CHOSEN` the k most probable under q.
+
+    Example:
+        >>> import torch
+        >>> p, q = torch.tensor([[.3, .4, .3], [.6, .3, .1]]).double()
+        >>> round(optimal_acceptance(p, q, 2, Scheme.IID), 4)
+        0.89
+    """
+    vocab = len(p)
+    if vocab > MAX_VOCAB:
+        raise InvalidInput(f"every subset is tried: at most {MAX_VOCAB} tokens, not {vocab}")
+    k = 1 if scheme is Scheme.SINGLE else k
+    masses = q.tolist()
+    drawn_inside: Callable[[frozenset[int]], float]
+    if scheme is Scheme.CHOSEN:
+        best = sorted(range(vocab), key=lambda token: -masses[token])[:k]
+
+        def drawn_inside(inside: frozenset[int]) -> float:
+            return float(inside.issuperset(best))
+
+    elif scheme is Scheme.WITHOUT_REPLACEMENT:
+        k = min(k, sum(mass > 0 for mass in masses))
+
+        def drawn_inside(inside: frozenset[int]) -> float:
+            return _all_inside(masses, inside, k, sum(masses))
+
+    else:
+
+        def drawn_inside(inside: frozenset[int]) -> float:
+            return float(sum(masses[token] for token in inside) ** k)
+
+    return min(
+        1 + float(sum(float(p[token]) for token in inside)) - drawn_inside(frozenset(inside))
+        for size in range(vocab + 1)
+        for inside in combinations(range(vocab), size)
+    )
+
+
+def _all_inside(masses: list[float], inside: frozenset[int], k: int, total: float) -> float:
+    """Pr(k draws without replacement lie in `inside`), by the first of them."""
+    if k == 0:
+        return 1.0
+    return sum(
+        masses[token] / total * _all_inside(masses, inside - {token}, k - 1, total - masses[token])
+        for token in inside
+        if masses[token] > 0
+    )

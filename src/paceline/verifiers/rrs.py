@@ -1,0 +1,36 @@
+"""Recursive rejection sampling, for siblings drawn with replacement.
+
+Source: SpecInfer 2305.09781, algorithm 2.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import ClassVar
+
+from torch import Tensor
+
+from paceline.core.protocols import Noise
+from paceline.core.types import Draft, Scheme, Verdict
+from paceline.verifiers.tree import reject_recursively
+
+
+@dataclass(frozen=True, slots=True)
+class RrsVerifier:
+    """Recursive rejection with replacement: `tree` for siblings drawn independently.
+
+    A sibling that comes twice counts twice. Refuses siblings drawn without replacement.
+    """
+
+    name: ClassVar[str] = "rrs"
+    exact: ClassVar[bool] = True
+    couples: ClassVar[bool] = False
+    schemes: ClassVar[frozenset[Scheme]] = frozenset({Scheme.SINGLE, Scheme.IID, Scheme.CHOSEN})
+    needs_chain: ClassVar[bool] = False
+
+    def verify(
+        self, draft: Draft, p: Callable[[int], Tensor], noise: Noise, position: int
+    ) -> Verdict:
+        """See `protocols.Verifier.verify`."""
+        return reject_recursively(draft, p, noise, position)

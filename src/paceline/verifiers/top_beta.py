@@ -1,0 +1,73 @@
+"""Top-beta acceptance: a token passes if it is among the best and not far below the best.
+
+Source: SpecDec, Xia et al. 2203.16487, section 3.2; with beta alone, Stern et al. 1811.03115,
+section 5.1. Lossy.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import ClassVar
+
+from torch import Tensor
+
+from paceline.checks import require_finite, require_int
+from paceline.core.protocols import Noise
+from paceline.core.types import ROOT, Draft, Scheme, Verdict
+from paceline.sampling.candidates import Blocks
+from paceline.sampling.siblings import most_probable
+from paceline.verifiers.typical import longest_passing_path
+
+
+@dataclass(frozen=True, slots=True)
+class TopBetaVerifier:
+    """NOT EXACT. Accept draft token x if it is in the top beta and log p_max - log p(x) <= tau.
+
+    The longest path that passes is taken, and the most probable token follows it: nothing is drawn,
+    so the answer is not a sample of p. With beta = 1 it is the greedy answer at any temperature. At
+    temperature 0, where p is a point mass, it is greedy for any beta: to let near misses pass, set
+    the temperature to 1, at which log p is the model's own score. Takes trees of any scheme.
+
+    Args:
+        beta: how many of the most probable tokens may pass; ties go by token id.
+        tau: how far below the best score, in nats.
+    """
+
+    beta: int = 5
+    tau: float = 3.0
+
+    name: ClassVar[str] = "top-beta"
+    exact: ClassVar[bool] = False
+    couples: ClassVar[bool] = False
+    schemes: ClassVar[frozenset[Scheme]] = frozenset(Scheme)
+    needs_chain: ClassVar[bool] = False
+    looks_ahead: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        require_int("beta", self.beta, low=1)
+        require_finite(self, "tau", self.tau, low=0.0)
+
+    def verify(
+        self, draft: Draft, p: Callable[[int], Tensor], noise: Noise, position: int
+    ) -> Verdict:
+        """See `protocols.Verifier.verify`. Uses no noise."""
+
+        def passing(law: Tensor) -> Callable[[int], bool]:
+            allowed = near_the_top(law, self.beta, self.tau)
+            return lambda token: token in allowed
+
+        path = longest_passing_path(draft, p, passing)
+        return Verdict(path, Blocks(p(path[-1] if path else ROOT)).argmax())
+
+
+def near_the_top(p: Tensor, beta: int, tau: float) -> frozenset[int]:
+    """The tokens that pass: the beta most probable ones, without those more than tau below.
+
+    >>> import torch
+    >>> sorted(near_the_top(torch.tensor([.5, .3, .15, .05]), 3, 1.0))
+    [0, 1]
+    """
+    floor = float(p.amax()) * math.exp(-tau)
+    return frozenset(token for token in most_probable(p, beta) if float(p[token]) >= floor)

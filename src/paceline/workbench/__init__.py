@@ -1,0 +1,1 @@
+"""Measure, predict, choose, prove."""

@@ -1,0 +1,153 @@
+"""Scripted targets with known laws, and a configuration that is put in front of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, is_dataclass, replace
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from paceline.core.protocols import Controller, ControllerSession, Drafter, Target, Verifier
+from paceline.core.types import Budget, Outcome, SamplingParams
+from paceline.testing.table import TableTarget
+
+DRAFT_SECONDS, PASS_SECONDS, ROW_SECONDS = 0.1, 1.0, 0.01
+"""What a draft token, a pass and each of its rows take, as a controller is told."""
+
+
+class Parts(NamedTuple):
+    """How a configuration drafts, verifies and steers."""
+
+    drafter: Drafter
+    verifier: Verifier
+    controller: Controller
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Script:
+    """A target with known laws, a draft model that is wrong in a known way, and prompts.
+
+    Args:
+        name: for reports.
+        target: the target.
+        draft: what stands in for a drafter's own model.
+        prompts: token ids. They repeat themselves, so that drafters that copy have what to copy.
+    """
+
+    name: str
+    target: TableTarget
+    draft: TableTarget
+    prompts: tuple[tuple[int, ...], ...]
+
+
+def scripts() -> tuple[Script, ...]:
+    """The scripted targets of an audit: two to four tokens, with zeros and with near misses."""
+    return (
+        Script(
+            "two tokens",
+            TableTarget(_rows([[1 / 3, 2 / 3], [0.8, 0.2]])),
+            TableTarget(_rows([[2 / 3, 1 / 3], [0.5, 0.5]])),
+            ((0, 1, 0), (1,)),
+        ),
+        Script(
+            "three tokens",
+            TableTarget(_rows([[0.3, 0.4, 0.3], [0.1, 0.6, 0.3], [0.7, 0.0, 0.3]])),
+            TableTarget(_rows([[0.6, 0.3, 0.1], [0.3, 0.4, 0.3], [0.2, 0.8, 0.0]])),
+            ((1, 2, 0, 1, 2), (0, 1)),
+        ),
+        Script(
+            "four tokens",
+            TableTarget(_rows([[0.5, 0.25, 0.125, 0.125]] * 4)),
+            TableTarget(_rows([[0.1, 0.2, 0.3, 0.4]] * 4)),
+            ((2, 3, 2, 3),),
+        ),
+    )
+
+
+def in_front_of(script: Script, parts: Parts) -> Parts:
+    """The configuration as it is put before a scripted target.
+
+    The models of its drafters become the scripted one, references (texts of another vocabulary)
+    are left out, and the controller is told scripted times, so that it decides the same in every
+    run.
+    """
+    return parts._replace(
+        drafter=_scripted(parts.drafter, script.draft), controller=ScriptedTimes(parts.controller)
+    )
+
+
+def of_scripts(params: SamplingParams) -> SamplingParams:
+    """The sampling options without those that name tokens of another vocabulary."""
+    return replace(params, logit_bias={}, allowed_token_ids=None, banned_token_ids=frozenset())
+
+
+def names_tokens(params: SamplingParams) -> bool:
+    """Whether `of_scripts` leaves something out."""
+    return bool(
+        params.logit_bias or params.banned_token_ids or params.allowed_token_ids is not None
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class ScriptedTimes:
+    """A controller that is told scripted times instead of those that the machine took."""
+
+    controller: Controller
+
+    @property
+    def name(self) -> str:
+        """See `protocols.Controller`."""
+        return self.controller.name
+
+    def open(self) -> ScriptedTimesSession:
+        """See `protocols.Controller.open`."""
+        return ScriptedTimesSession(self.controller.open())
+
+
+class ScriptedTimesSession:
+    """See `protocols.ControllerSession`."""
+
+    def __init__(self, session: ControllerSession) -> None:
+        self._session = session
+
+    def budget(self) -> Budget:
+        """See `protocols.ControllerSession.budget`."""
+        return self._session.budget()
+
+    def observe(self, outcome: Outcome) -> None:
+        """See `protocols.ControllerSession.observe`."""
+        self._session.observe(
+            outcome._replace(
+                draft_seconds=DRAFT_SECONDS * len(outcome.draft),
+                target_seconds=PASS_SECONDS + ROW_SECONDS * outcome.num_rows,
+                verify_seconds=0.0,
+            )
+        )
+
+
+def _scripted(value: Any, draft: Target) -> Any:
+    """A drafter with the scripted model in the place of every model within it."""
+    if all(hasattr(value, name) for name in ("info", "open", "score", "commit")):
+        return draft
+    if isinstance(value, Sequence) and not isinstance(value, str | bytes):
+        found = [_scripted(item, draft) for item in value]
+        return value if all(a is b for a, b in zip(found, value, strict=True)) else tuple(found)
+    if isinstance(value, Mapping):
+        return value
+    if not is_dataclass(value) or isinstance(value, type):
+        return value
+    changes: dict[str, Any] = {}
+    for item in fields(value):
+        if not item.init:
+            continue
+        before = getattr(value, item.name)
+        after = () if item.name == "references" and before else _scripted(before, draft)
+        if after is not before:
+            changes[item.name] = after
+    return replace(value, **changes) if changes else value
+
+
+def _rows(rows: Sequence[Sequence[float]]) -> Tensor:
+    return torch.tensor(rows, dtype=torch.float64)

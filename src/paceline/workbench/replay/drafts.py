@@ -1,0 +1,235 @@
+"""What a drafter would have proposed along a text, and what the target would have said to it."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from time import perf_counter
+
+import torch
+from torch import Tensor
+
+from paceline.core.protocols import Drafter, Target
+from paceline.core.types import ROOT, Budget, Committed, Draft, Need, SamplingParams, TargetInfo
+from paceline.drafters.model import ModelDrafter
+from paceline.drafting.model import fit
+from paceline.economics.stats import AcceptanceCounts
+from paceline.errors import InvalidInput
+from paceline.sampling.noise import SeededNoise
+from paceline.sampling.warp import SamplingWarp
+from paceline.workbench.replay.passes import teacher_forced
+from paceline.workbench.replay.texts import RecordedText
+from paceline.workbench.replay.walk import Row, walk
+
+
+@dataclass(frozen=True)
+class Replayed:
+    """What came of one text.
+
+    Args:
+        counts: acceptance by position.
+        num_draft_tokens: all drafted nodes.
+        alpha: the sum of min(p, q) at each token of the answer, where it is known.
+        draft_s: what proposing took, by length of the draft; empty where nothing was proposed
+            token by token.
+    """
+
+    counts: AcceptanceCounts
+    num_draft_tokens: int
+    alpha: tuple[float, ...] = ()
+    draft_s: tuple[tuple[int, float], ...] = ()
+
+
+@dataclass(frozen=True)
+class Reader:
+    """How texts are read.
+
+    Args:
+        info: of the target.
+        params: how the target's tokens are drawn.
+        target: for texts of others, and for laws; None where it is not needed.
+        by_target: whether the target wrote the texts, under `params`.
+        seed: of what is left to chance.
+    """
+
+    info: TargetInfo
+    params: SamplingParams
+    target: Target | None
+    by_target: bool
+    seed: int = 0
+    _references: dict[str, tuple[int, ...]] = field(default_factory=dict, repr=False)
+
+    @property
+    def needs_target(self) -> bool:
+        """Whether nothing can be said without the target: only its greedy text says all itself."""
+        return not (self.by_target and self.params.is_greedy)
+
+    def replay(self, drafter: Drafter, text: RecordedText, num_draft_tokens: int) -> Replayed:
+        """The acceptance that a drafter would have had on a text.
+
+        Raises:
+            InvalidInput: a drafter that a recorded text says nothing about.
+        """
+        if isinstance(drafter, ModelDrafter) and not (
+            drafter.min_confidence or drafter.entropy_bound
+        ):
+            return self._by_passes(drafter, text, num_draft_tokens)
+        return self._by_rounds(drafter, text, num_draft_tokens)
+
+    def _by_passes(
+        self, drafter: ModelDrafter, text: RecordedText, num_draft_tokens: int
+    ) -> Replayed:
+        """A draft model that follows the text: every position is a row of the same pass."""
+        rows = list(self._rows(drafter, text))
+        limit = drafter.model.info.max_length
+        room = len(text.prompt) + self._room(text)
+        # See DraftModel.reach: the last draft token is not fed to the draft model.
+        reach = room if limit is None else min(room, limit)
+
+        def longest(done: int) -> int:
+            behind = reach - len(text.prompt) - done + 1
+            return max(0, min(num_draft_tokens, self._room(text) - done - 1, behind))
+
+        random = torch.Generator().manual_seed(self._seed_of(text))
+        counts = walk(rows, longest, lambda: float(torch.rand((), generator=random)))
+        alpha = tuple(row.alpha for row in rows if row.alpha is not None)
+        return Replayed(counts, counts.num_draft_tokens, alpha)
+
+    def _rows(self, drafter: ModelDrafter, text: RecordedText) -> Iterator[Row]:
+        draft_params = drafter.params or self.params
+        ours = SamplingWarp(self.params, text.prompt)
+        theirs = ours if drafter.params is None else SamplingWarp(draft_params)
+        laws_of_target = self._laws(ours, text) if self.needs_target else None
+        for place, logits in enumerate(self._draft_logits(drafter.model, text)):
+            token, path = text.answer[place], text.answer[:place]
+            q = theirs.law(logits, path)
+            if laws_of_target is None:
+                # The target's law is all on the recorded token.
+                yield Row(float(q[token]), alpha=float(q[token]))
+                continue
+            p = next(laws_of_target)
+            both = torch.minimum(p, q.to(p.dtype))
+            alpha, common, whole = float(both.sum()), float(both[token]), float(p[token])
+            alpha = min(alpha, 1.0)
+            if not self.by_target:
+                yield Row(common, max(0.0, alpha - common), alpha)
+            elif whole > 0:
+                yield Row(min(1.0, common / whole), alpha=alpha)
+            else:
+                # Rounding: the passes that wrote the text gave this token mass, this one does not.
+                yield Row(0.0, alpha=alpha)
+
+    def _draft_logits(self, model: Target, text: RecordedText) -> Iterator[Tensor]:
+        tokens = list(text.tokens)
+        limit, vocab = model.info.max_length, model.info.vocab_size
+        known = [token if token < vocab else 0 for token in tokens]
+        # A draft reaches one token past what the draft model takes.
+        fed = known if limit is None else known[: limit + 1]
+        count = 0
+        if len(fed) > len(text.prompt):
+            for block in teacher_forced(model, fed, len(text.prompt)):
+                for row in block:
+                    count += 1
+                    yield fit(row, self.info.vocab_size)
+        for _ in range(len(text.answer) - count):
+            yield torch.zeros(self.info.vocab_size)  # nothing is drafted there
+
+    def _laws(self, warp: SamplingWarp, text: RecordedText) -> Iterator[Tensor]:
+        if self.target is None:
+            raise InvalidInput(
+                "the laws of the target are needed, and it was not loaded; only its own text at "
+                "temperature 0 can be replayed without it"
+            )
+        place = 0
+        for block in teacher_forced(self.target, text.tokens, len(text.prompt)):
+            for row in block:
+                yield warp.law(row, text.answer[:place])
+                place += 1
+
+    def _by_rounds(self, drafter: Drafter, text: RecordedText, num_draft_tokens: int) -> Replayed:
+        """Any drafter that chooses without chance: it proposes, round by round."""
+        if missing := drafter.needs - {Need.TREE}:
+            raise InvalidInput(
+                f"drafter {drafter.name!r} needs {', '.join(sorted(missing))} of the target's "
+                "passes over its own drafts, which no recorded text has; measure it with "
+                "`paceline bench`"
+            )
+        said = self._reference(text)
+        counts, nodes, done = AcceptanceCounts(), 0, 0
+        times: list[tuple[int, float]] = []
+        warp = SamplingWarp(self.params, text.prompt)
+        noise = SeededNoise(self._seed_of(text))
+        session = drafter.open(self.info, len(text.prompt) + self._room(text))
+        try:
+            session.observe(Committed(text.prompt))
+            while done < len(text.answer):
+                length = min(num_draft_tokens, self._room(text) - done - 1)
+                start = perf_counter()
+                draft = session.propose(Budget(length), warp, noise) if length > 0 else Draft()
+                seconds = perf_counter() - start
+                if draft.probs is not None and any(law is not None for law in draft.probs):
+                    raise InvalidInput(
+                        f"drafter {drafter.name!r} draws its tokens, so no recorded text says what "
+                        "it would draw; replay it at temperature 0, or measure it with "
+                        "`paceline bench`"
+                    )
+                path, left = _follow(draft, said[done:], text.answer[done:])
+                on_text = len(path) - left
+                unknown = left or done + on_text == len(text.answer)
+                counts = counts.add(
+                    draft.max_path_length, len(path), len(path) if unknown else None
+                )
+                nodes += len(draft)
+                tokens = text.answer[done : done + on_text + 1]
+                done += len(tokens)
+                warp.observe(tokens)
+                start = perf_counter()
+                session.observe(Committed(tokens, draft, path[:on_text]))
+                times.append((draft.max_path_length, seconds + perf_counter() - start))
+        finally:
+            session.close()
+        return Replayed(counts, nodes, draft_s=tuple(times))
+
+    def _reference(self, text: RecordedText) -> tuple[int, ...]:
+        """What the target says at each place of the answer, behind the recorded tokens."""
+        if self.by_target:
+            return text.answer
+        if text.id not in self._references:
+            noise = SeededNoise(self._seed_of(text))
+            laws = self._laws(SamplingWarp(self.params, text.prompt), text)
+            said = tuple(
+                noise.race(law, len(text.prompt) + place) for place, law in enumerate(laws)
+            )
+            self._references[text.id] = said
+        return self._references[text.id]
+
+    def _room(self, text: RecordedText) -> int:
+        """The longest that the answer could have become."""
+        limit = self.info.max_length
+        # Unknown: so far that no draft is cut by it.
+        most = 2**31 if text.max_tokens is None else text.max_tokens
+        return most if limit is None else min(most, limit - len(text.prompt))
+
+    def _seed_of(self, text: RecordedText) -> int:
+        return self.seed + zlib.crc32(text.id.encode())
+
+
+def _follow(
+    draft: Draft, said: Sequence[int], recorded: Sequence[int]
+) -> tuple[tuple[int, ...], bool]:
+    """The accepted path, and whether its last token is not the recorded one.
+
+    Tokens chosen without chance are accepted where, and only where, they are what the target says.
+    """
+    path: list[int] = []
+    node = ROOT
+    for token, own in zip(said, recorded, strict=True):
+        match = [child for child in draft.children(node) if draft.tokens[child] == token]
+        if not match:
+            break
+        node = match[0]
+        path.append(node)
+        if token != own:
+            return tuple(path), True
+    return tuple(path), False

@@ -1,0 +1,180 @@
+"""The result of a replay: acceptance by position and category, and the speed it would give."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from statistics import median
+from typing import Any
+
+from paceline.core.protocols import Drafter
+from paceline.drafters.model import ModelDrafter
+from paceline.economics import stats
+from paceline.economics.stats import AcceptanceCounts
+from paceline.workbench.replay.costs import PassTimes, pass_times, predicted_speedup
+from paceline.workbench.replay.drafts import Reader, Replayed
+from paceline.workbench.replay.texts import RecordedText
+from paceline.workbench.workload.methods import Method
+
+SCHEMA = "paceline.replay/1"
+
+
+@dataclass(frozen=True)
+class Part:
+    """What some texts say of one method.
+
+    Args:
+        counts: acceptance by position.
+        num_draft_tokens: all drafted nodes.
+        alpha: the mean over tokens of the sum of min(p, q); None where it is not known.
+        predicted: speed-up; None where nothing was timed.
+    """
+
+    counts: AcceptanceCounts
+    num_draft_tokens: int
+    alpha: float | None
+    predicted: float | None
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain JSON values; see docs/replay.md."""
+        counts = self.counts
+        unconditional = stats.acceptance_rate_per_position(counts)
+        conditional = stats.conditional_acceptance_rate_per_position(counts)
+        drafted = self.num_draft_tokens
+        return {
+            "acceptance": counts.to_json(),
+            "mean_acceptance_length": stats.mean_acceptance_length(counts),
+            "draft_acceptance_rate": counts.num_accepted_tokens / drafted if drafted else None,
+            "acceptance_rate": stats.acceptance_rate(counts),
+            "acceptance_rate_per_position": None if unconditional is None else list(unconditional),
+            "conditional_acceptance_rate_per_position": (
+                None if conditional is None else list(conditional)
+            ),
+            "alpha": self.alpha,
+            "predicted_speedup": self.predicted,
+        }
+
+
+@dataclass(frozen=True)
+class ReplayResult:
+    """Everything that was replayed.
+
+    Args:
+        texts: the records.
+        methods: in order.
+        found: for each method one `Replayed` a text.
+        step_s: what a draft of each length takes, by method.
+        passes: of the target; None where it was not loaded.
+        about: model, options and environment, for the report.
+    """
+
+    texts: Sequence[RecordedText]
+    methods: Sequence[Method]
+    found: Sequence[Sequence[Replayed]]
+    step_s: Sequence[Mapping[int, float]]
+    passes: PassTimes | None
+    about: Mapping[str, Any] = field(default_factory=dict)
+
+    @cached_property
+    def categories(self) -> list[str]:
+        """In order."""
+        return list(dict.fromkeys(text.category for text in self.texts))
+
+    def part(self, method: int, category: str | None = None) -> Part:
+        """What the texts of one category, or all, say of a method."""
+        own = [
+            found
+            for text, found in zip(self.texts, self.found[method], strict=True)
+            if category is None or text.category == category
+        ]
+        counts = sum((item.counts for item in own), AcceptanceCounts())
+        alpha = [value for item in own for value in item.alpha]
+        predicted = None
+        if self.passes is not None:
+            predicted = predicted_speedup(counts, self.passes, dict(self.step_s[method]))
+        return Part(
+            counts,
+            sum(item.num_draft_tokens for item in own),
+            sum(alpha) / len(alpha) if alpha else None,
+            predicted,
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain JSON values; the schema is in docs/replay.md."""
+        return {
+            "schema": SCHEMA,
+            **self.about,
+            "num_texts": len(self.texts),
+            "num_tokens": sum(len(text.answer) for text in self.texts),
+            "target_pass_s": None
+            if self.passes is None
+            else {str(rows): seconds for rows, seconds in self.passes.seconds.items()},
+            "methods": [
+                {
+                    **method.to_json(),
+                    "acceptance": self.part(place).counts.to_json(),
+                    "draft_s": {str(k): seconds for k, seconds in self.step_s[place].items()},
+                    "overall": self.part(place).to_json(),
+                    "categories": {
+                        name: self.part(place, name).to_json() for name in self.categories
+                    },
+                }
+                for place, method in enumerate(self.methods)
+            ],
+        }
+
+
+def replay(
+    reader: Reader,
+    texts: Sequence[RecordedText],
+    methods: Sequence[Method],
+    drafters: Sequence[Drafter],
+    default_length: int,
+    step: Callable[[str], None],
+    about: Mapping[str, Any],
+    *,
+    timed: bool,
+) -> ReplayResult:
+    """Replay every text with every method.
+
+    Args:
+        reader: how texts are read.
+        texts: the records.
+        methods, drafters: the same ones.
+        default_length: of drafts, for methods that name none.
+        step: told what comes next.
+        about: for the report.
+        timed: time passes of the reader's target, to predict speed-ups.
+    """
+    lengths = [
+        method.num_draft_tokens if isinstance(method.num_draft_tokens, int) else default_length
+        for method in methods
+    ]
+    found: list[list[Replayed]] = []
+    for method, drafter, length in zip(methods, drafters, lengths, strict=True):
+        found.append([])
+        for text in texts:
+            step(f"{text.id}: {method.name}")
+            found[-1].append(reader.replay(drafter, text, length))
+    passes = None
+    steps: list[dict[int, float]] = [{} for _ in methods]
+    if timed and reader.target is not None:
+        step("timing passes")
+        context = max(texts, key=lambda text: len(text.tokens)).tokens[:512]
+        passes = pass_times(reader.target, context, max(lengths))
+        for place, drafter in enumerate(drafters):
+            if isinstance(drafter, ModelDrafter):
+                one = pass_times(drafter.model, context, 0).of(1)
+                steps[place] = {n: n * one for n in range(1, lengths[place] + 1)}
+            else:
+                steps[place] = _medians(found[place])
+    return ReplayResult(texts, methods, found, steps, passes, about)
+
+
+def _medians(found: Sequence[Replayed]) -> dict[int, float]:
+    times: dict[int, list[float]] = {}
+    for item in found:
+        for length, seconds in item.draft_s:
+            times.setdefault(length, []).append(seconds)
+    return {length: median(values) for length, values in sorted(times.items())}

@@ -1,0 +1,76 @@
+r"""The rounds that decoding would have made along a recorded text.
+
+Let x be the token at some place of the answer, p and q the laws of target and draft there, behind
+the recorded tokens. Under the rule of Leviathan et al. (arXiv 2211.17192) a round gives x as an
+*accepted draft token* with probability min(p(x), q(x)), and in all with probability p(x). So where
+the target wrote the text, x came from the draft with probability
+
+    min(p(x), q(x)) / p(x) = min(1, q(x) / p(x)),
+
+independently from place to place given the text. If it did, the round goes on at the next place,
+whose context is again the recorded text; if not, x is the correction and the round ends. These are
+all the probabilities there are, so rounds drawn with them along the text have *exactly* the law
+that the rounds of decoding have, given that they wrote it. At temperature 0 the probabilities are
+0 and 1, and the rounds are those of decoding, one by one.
+
+Where others wrote the text, a round accepts the draft token with probability alpha, the sum of
+min(p, q), and stays on the text with probability min(p(x), q(x)); if it accepts another token it
+leaves the text, and what would have come behind it is not known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from paceline.economics.stats import AcceptanceCounts
+
+
+@dataclass(frozen=True)
+class Row:
+    """One place of the answer.
+
+    Args:
+        stay: the probability that the draft token is accepted and is the recorded token.
+        leave: that it is accepted and is another one.
+        alpha: the sum of min(p, q); None where the law p is not known.
+    """
+
+    stay: float
+    leave: float = 0.0
+    alpha: float | None = None
+
+
+def walk(
+    rows: Sequence[Row], longest: Callable[[int], int], uniform: Callable[[], float]
+) -> AcceptanceCounts:
+    """Acceptance by position over the rounds along a text.
+
+    Args:
+        rows: one a token of the answer.
+        longest: the length of a draft behind so many answered tokens.
+        uniform: a draw from [0, 1); asked only where something is left to chance.
+
+    Example:
+        >>> rows = [Row(1.0), Row(1.0), Row(0.0), Row(1.0)]
+        >>> counts = walk(rows, lambda done: 2, lambda: 0.5)
+        >>> counts.rounds, counts.tested, counts.accepted
+        (2, (2, 1), (2, 1))
+    """
+    counts = AcceptanceCounts()
+    done = 0
+    while done < len(rows):
+        length = longest(done)
+        accepted, left = 0, False
+        while accepted < length and done + accepted < len(rows) and not left:
+            row = rows[done + accepted]
+            draw = uniform() if 0 < row.stay < 1 or 0 < row.leave < 1 else 0.5
+            if draw >= row.stay + row.leave:
+                break
+            accepted += 1
+            left = draw >= row.stay
+        # At the end of the text, and where it was left, nothing was rejected.
+        unknown = left or done + accepted == len(rows)
+        counts = counts.add(length, accepted, accepted if unknown else None)
+        done += accepted + (not left)
+    return counts

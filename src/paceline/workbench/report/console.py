@@ -1,0 +1,62 @@
+"""A report on a terminal, by rich."""
+
+from __future__ import annotations
+
+from rich import box
+from rich.console import Console
+from rich.table import Table as RichTable
+from rich.text import Text as RichText
+
+from paceline.workbench.report.blocks import (
+    Block,
+    Code,
+    Definitions,
+    Figure,
+    Section,
+    Table,
+    Text,
+    Verdict,
+)
+
+_STYLES = {"good": "bold green", "warning": "bold yellow", "bad": "bold red", "neutral": "bold"}
+
+
+def show(console: Console, section: Section) -> None:
+    """Print a section; plots are left out."""
+    console.print(RichText(section.title, style="bold"), soft_wrap=True)
+    for block in section.blocks:
+        _show(console, block)
+    console.print()
+
+
+def _show(console: Console, block: Block) -> None:
+    match block:
+        case Text(text) | Code(text):
+            console.print(RichText(_plain(text)), soft_wrap=not console.is_terminal)
+        case Verdict(status, word, text):
+            line = RichText.assemble((word, _STYLES[status]), f": {_plain(text)}")
+            console.print(line, soft_wrap=not console.is_terminal)
+        case Definitions(entries):
+            for term, meaning in entries:
+                console.print(RichText.assemble((_plain(term), "bold"), f": {_plain(meaning)}"))
+        case Table():
+            if block.caption:
+                console.print(RichText(_plain(block.caption), style="dim"))
+            console.print(rich_table(block))
+        case Figure():
+            pass
+
+
+def rich_table(table: Table) -> RichTable:
+    """The table for a terminal."""
+    made = RichTable(box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold")
+    for place, header in enumerate(table.headers):
+        left = place < table.num_names
+        made.add_column(RichText(_plain(header)), justify="left" if left else "right")
+    for row in table.rows:
+        made.add_row(*(RichText(_plain(cell)) for cell in row))
+    return made
+
+
+def _plain(text: str) -> str:
+    return text.replace("`", "")

@@ -1,0 +1,6 @@
+"""Prompts and recorded answers from files, for everything that runs over many of them."""
+
+from paceline.workbench.workload.files import read_items, read_records, read_texts
+from paceline.workbench.workload.items import Item, records, select, to_json
+
+__all__ = ["Item", "read_items", "read_records", "read_texts", "records", "select", "to_json"]
