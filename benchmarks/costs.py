@@ -22,8 +22,9 @@ from _common import CATEGORIES, questions, write
 from rich.console import Console
 
 import paceline
+from paceline.core.drafts import Draft
 from paceline.core.protocols import Work
-from paceline.core.types import Draft, SamplingParams
+from paceline.core.sampling import SamplingParams
 from paceline.generate.api import LanguageModel
 from paceline.sampling.noise import SeededNoise
 from paceline.sampling.warp import SamplingWarp

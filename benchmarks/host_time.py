@@ -25,8 +25,10 @@ from typing import Any, NamedTuple
 
 from _common import write
 
+from paceline.core.drafts import Budget
 from paceline.core.protocols import Drafter, DraftSession
-from paceline.core.types import Budget, Committed, SamplingParams, TargetInfo
+from paceline.core.sampling import SamplingParams
+from paceline.core.target import Committed, TargetInfo
 from paceline.drafters.ngram import NgramDrafter
 from paceline.drafters.predicted_output import PredictedOutputDrafter
 from paceline.drafters.reference import ReferenceDrafter

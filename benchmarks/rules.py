@@ -26,8 +26,8 @@ import torch
 from _common import write
 from torch import Tensor
 
+from paceline.core.drafts import ROOT, Draft, Scheme
 from paceline.core.protocols import Noise, Verifier
-from paceline.core.types import ROOT, Draft, Scheme
 from paceline.generate import registry
 from paceline.sampling.noise import SeededNoise
 from paceline.sampling.siblings import draw_siblings

@@ -9,8 +9,8 @@ from collections.abc import Callable, Container
 
 from torch import Tensor
 
+from paceline.core.drafts import ROOT, Draft, Verdict
 from paceline.core.protocols import Noise, Purpose
-from paceline.core.types import ROOT, Draft, Verdict
 from paceline.verifiers.token import TokenVerifier, acceptance_probability, residual
 
 P = Callable[[int], Tensor]

@@ -10,8 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from paceline.core.drafts import Budget, Draft
 from paceline.core.protocols import Drafter, Noise, Target, Warp, Work
-from paceline.core.types import Budget, Committed, Draft, TargetInfo
+from paceline.core.target import Committed, TargetInfo
 from paceline.testing.table import TableTarget
 
 

@@ -17,7 +17,7 @@ from transformers.generation.logits_process import (
     TopPLogitsWarper,
 )
 
-from paceline.core.types import SamplingParams
+from paceline.core.sampling import SamplingParams
 
 
 def their_scores(params: SamplingParams, tokens: Sequence[int], logits: Tensor) -> Tensor:

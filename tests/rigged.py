@@ -15,9 +15,11 @@ import torch
 from torch import Tensor
 
 from paceline.controllers.fixed import FixedController
+from paceline.core.drafts import Budget, Draft, Scheme
 from paceline.core.events import Event, Finished, FinishReason, Prefilled, Round
 from paceline.core.protocols import Controller, Drafter, Noise, Purpose, Target, Verifier, Warp
-from paceline.core.types import Budget, Committed, Draft, SamplingParams, Scheme, TargetInfo
+from paceline.core.sampling import SamplingParams
+from paceline.core.target import Committed, TargetInfo
 from paceline.drafters.none import NoDrafter
 from paceline.engine.loop import Request, decode
 from paceline.sampling.noise import SeededNoise

@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from paceline.core.drafts import ROOT, Draft, Verdict
 from paceline.core.protocols import Noise, Purpose
-from paceline.core.types import ROOT, Draft, Verdict
 from paceline.testing.law import output_law
 
 Tokens = tuple[int, ...]

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from paceline.core.drafts import ROOT, Draft, Scheme
 from paceline.core.protocols import Noise
-from paceline.core.types import ROOT, Draft, Scheme
 from paceline.sampling.siblings import draw_siblings
 from tests.rounds import Drafting, Law, Tokens
 

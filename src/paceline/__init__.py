@@ -10,7 +10,7 @@ import os
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from paceline.core.types import SamplingParams
+    from paceline.core.sampling import SamplingParams
     from paceline.errors import PacelineError
     from paceline.generate.api import LanguageModel, load
     from paceline.generate.results import Generation
@@ -26,7 +26,7 @@ _HOME = {
     "Generation": "paceline.generate.results",
     "LanguageModel": "paceline.generate.api",
     "PacelineError": "paceline.errors",
-    "SamplingParams": "paceline.core.types",
+    "SamplingParams": "paceline.core.sampling",
     "load": "paceline.generate.api",
     "speculate": "paceline.integrations.huggingface",
 }

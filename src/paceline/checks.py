@@ -29,6 +29,22 @@ def token_id_set(name: str, ids: Any) -> frozenset[int]:
         raise InvalidInput(f"{name} must be token ids; it is {ids!r:.80}") from None
 
 
+def token_biases(name: str, biases: Any) -> dict[int, float]:
+    """Return `biases` as numbers below infinity by token id, or raise `InvalidInput`."""
+    try:
+        found = {operator.index(token): float(value) for token, value in biases.items()}
+    except (AttributeError, TypeError, ValueError, OverflowError):
+        raise InvalidInput(
+            f"{name} must map token ids to numbers, as in {{5: -1.0}}; it is {biases!r:.80}"
+        ) from None
+    for token, value in found.items():
+        if not value < math.inf:
+            raise InvalidInput(
+                f"a {name} must be a number below infinity; that of token {token} is {value}"
+            )
+    return found
+
+
 def require_finite(
     owner: Any, name: str, value: Any, *, low: float = -math.inf, high: float = math.inf
 ) -> None:

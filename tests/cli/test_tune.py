@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from paceline.cli.main import app
 from paceline.cli.tune import sentences
-from paceline.core.types import SkipSet
+from paceline.core.target import SkipSet
 from paceline.drafters.layer_skip import LayerSkipDrafter
 from paceline.drafting.tuned import tuned_file
 from paceline.workbench.tune import Found, Score

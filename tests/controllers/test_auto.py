@@ -10,7 +10,7 @@ import pytest
 
 from paceline.controllers.auto import AutoController
 from paceline.controllers.fixed import FixedController
-from paceline.core.types import Budget
+from paceline.core.drafts import Budget
 from paceline.errors import InvalidInput
 from paceline.testing.simulation import Costs, Rate, Run, Script, simulate
 

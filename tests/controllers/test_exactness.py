@@ -14,8 +14,9 @@ from paceline.controllers.auto import AutoController
 from paceline.controllers.bandit import BanditController
 from paceline.controllers.confidence import ConfidenceController
 from paceline.controllers.heuristic import HeuristicController
+from paceline.core.drafts import Budget, Outcome
 from paceline.core.protocols import Controller, Drafter
-from paceline.core.types import Budget, Outcome, SamplingParams
+from paceline.core.sampling import SamplingParams
 from paceline.drafters.cascade import CascadeDrafter
 from paceline.drafters.model import ModelDrafter
 from paceline.drafters.ngram import NgramDrafter

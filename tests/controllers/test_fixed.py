@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from paceline.controllers.fixed import FixedController
-from paceline.core.types import Budget, Draft, Outcome
+from paceline.core.drafts import Budget, Draft, Outcome
 from paceline.errors import InvalidInput
 
 

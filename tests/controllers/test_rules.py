@@ -14,7 +14,7 @@ from paceline.controllers.adaptive_threshold import AdaptiveThresholdController
 from paceline.controllers.bandit import BanditController, radius
 from paceline.controllers.confidence import ConfidenceController
 from paceline.controllers.heuristic import HeuristicController
-from paceline.core.types import Budget, Draft, Outcome
+from paceline.core.drafts import Budget, Draft, Outcome
 from paceline.errors import InvalidInput
 from paceline.generate import registry
 from paceline.sampling.entropy import acceptance_bound

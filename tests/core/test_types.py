@@ -13,7 +13,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paceline.core.types import ROOT, Auxiliary, Draft, LogitBias, SamplingParams
+from paceline.core.drafts import ROOT, Auxiliary, Draft
+from paceline.core.sampling import LogitBias, SamplingParams
 from paceline.errors import InvalidInput, PacelineError, UnknownName
 
 trees = st.lists(st.integers(-1, 6), max_size=8).map(

@@ -6,8 +6,10 @@ from typing import Any
 
 import pytest
 
+from paceline.core.drafts import Budget
 from paceline.core.protocols import Drafter
-from paceline.core.types import Budget, Committed, SamplingParams, TargetInfo
+from paceline.core.sampling import SamplingParams
+from paceline.core.target import Committed, TargetInfo
 from paceline.drafters.cascade import CascadeDrafter, plan
 from paceline.drafters.model import ModelDrafter
 from paceline.drafters.ngram import NgramDrafter

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from paceline.core.types import SamplingParams
+from paceline.core.sampling import SamplingParams
 from paceline.drafters.early_exit import EarlyExitDrafter
 from paceline.errors import InvalidInput
 from paceline.targets.attention import Pass

@@ -8,8 +8,10 @@ import pytest
 import torch
 
 import paceline
+from paceline.core.drafts import Budget, Draft, Scheme
 from paceline.core.protocols import Drafter, Verifier
-from paceline.core.types import Budget, Committed, Draft, Need, SamplingParams, Scheme, TargetInfo
+from paceline.core.sampling import SamplingParams
+from paceline.core.target import Committed, Need, TargetInfo
 from paceline.drafters.cascade import CascadeDrafter
 from paceline.drafters.hybrid import HybridDrafter
 from paceline.drafters.lookahead import LookaheadDrafter

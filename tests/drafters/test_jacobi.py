@@ -5,8 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 
+from paceline.core.drafts import Budget, Draft
 from paceline.core.protocols import Verifier
-from paceline.core.types import Budget, Committed, Draft, SamplingParams, TargetInfo
+from paceline.core.sampling import SamplingParams
+from paceline.core.target import Committed, TargetInfo
 from paceline.drafters.jacobi import JacobiDrafter
 from paceline.sampling.noise import SeededNoise
 from paceline.sampling.warp import SamplingWarp

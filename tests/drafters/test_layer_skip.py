@@ -9,7 +9,9 @@ from typing import Any
 import pytest
 import torch
 
-from paceline.core.types import Budget, Committed, Draft, SamplingParams, SkipSet
+from paceline.core.drafts import Budget, Draft
+from paceline.core.sampling import SamplingParams
+from paceline.core.target import Committed, SkipSet
 from paceline.drafters.layer_skip import LayerSkipDrafter, LayerSkipSession, _tell_untuned
 from paceline.drafting.own_layers import every_second
 from paceline.drafting.tuned import tuned_file, write_tuned

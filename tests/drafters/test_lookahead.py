@@ -8,8 +8,10 @@ from typing import Any
 import pytest
 import torch
 
+from paceline.core.drafts import Budget, Draft, Scheme
 from paceline.core.protocols import Target, Verifier
-from paceline.core.types import Budget, Committed, Draft, SamplingParams, Scheme
+from paceline.core.sampling import SamplingParams
+from paceline.core.target import Committed
 from paceline.drafters.lookahead import LookaheadDrafter, NgramPool, Window, merge
 from paceline.errors import InvalidInput
 from paceline.sampling.noise import SeededNoise

@@ -10,7 +10,9 @@ from typing import Any
 import pytest
 import torch
 
-from paceline.core.types import Budget, Committed, SamplingParams, TargetInfo
+from paceline.core.drafts import Budget
+from paceline.core.sampling import SamplingParams
+from paceline.core.target import Committed, TargetInfo
 from paceline.drafters.model import ModelDrafter
 from paceline.drafting.model import fit
 from paceline.errors import InvalidInput

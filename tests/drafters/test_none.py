@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from paceline.core.types import Budget, Committed, SamplingParams, TargetInfo
+from paceline.core.drafts import Budget
+from paceline.core.sampling import SamplingParams
+from paceline.core.target import Committed, TargetInfo
 from paceline.drafters.none import NoDrafter
 from paceline.generate import registry
 from paceline.sampling.noise import SeededNoise

@@ -10,7 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from paceline.core.types import Budget, Committed, SamplingParams, TargetInfo
+from paceline.core.drafts import Budget
+from paceline.core.sampling import SamplingParams
+from paceline.core.target import Committed, TargetInfo
 from paceline.drafters.predicted_output import PredictedOutputDrafter
 from paceline.drafting.stores.ngrams import NgramPlaces
 from paceline.errors import InvalidInput

@@ -8,8 +8,10 @@ from typing import Any
 import pytest
 import torch
 
+from paceline.core.drafts import Auxiliary, Budget, Draft, Scheme
 from paceline.core.protocols import Target
-from paceline.core.types import Auxiliary, Budget, Committed, Draft, Need, SamplingParams, Scheme
+from paceline.core.sampling import SamplingParams
+from paceline.core.target import Committed, Need
 from paceline.drafters.recycling import (
     TEMPLATE,
     RecyclingDrafter,

@@ -9,7 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paceline.core.types import Budget, Committed, Draft, SamplingParams, TargetInfo
+from paceline.core.drafts import Budget, Draft
+from paceline.core.sampling import SamplingParams
+from paceline.core.target import Committed, TargetInfo
 from paceline.drafters.reference import ReferenceDrafter
 from paceline.errors import InvalidInput
 from paceline.sampling.noise import SeededNoise

@@ -10,7 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paceline.core.types import Budget, Committed, Draft, Need, SamplingParams, Scheme, TargetInfo
+from paceline.core.drafts import Budget, Draft, Scheme
+from paceline.core.sampling import SamplingParams
+from paceline.core.target import Committed, Need, TargetInfo
 from paceline.drafters.retrieval import RetrievalDrafter
 from paceline.drafting.stores.corpus import Corpus
 from paceline.errors import InvalidInput

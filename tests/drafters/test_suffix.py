@@ -12,7 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paceline.core.types import Budget, Committed, Draft, Need, SamplingParams, TargetInfo
+from paceline.core.drafts import Budget, Draft
+from paceline.core.sampling import SamplingParams
+from paceline.core.target import Committed, Need, TargetInfo
 from paceline.drafters.suffix import SuffixDrafter
 from paceline.drafting.stores.outputs import PastOutputs
 from paceline.errors import InvalidInput

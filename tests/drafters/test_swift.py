@@ -7,8 +7,10 @@ from typing import Any
 
 import pytest
 
+from paceline.core.drafts import Draft
 from paceline.core.protocols import Work
-from paceline.core.types import Committed, Draft, SamplingParams
+from paceline.core.sampling import SamplingParams
+from paceline.core.target import Committed
 from paceline.drafters.swift import SwiftDrafter, SwiftSession, random_sets
 from paceline.drafting.own_layers import every_second
 from paceline.engine.sequence import info_for

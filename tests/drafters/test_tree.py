@@ -11,18 +11,11 @@ import pytest
 import torch
 
 from paceline.controllers.fixed import FixedController
+from paceline.core.drafts import ROOT, Budget, Draft, Outcome, Scheme
 from paceline.core.events import Round
 from paceline.core.protocols import Noise, Verifier, Work
-from paceline.core.types import (
-    ROOT,
-    Budget,
-    Committed,
-    Draft,
-    Outcome,
-    SamplingParams,
-    Scheme,
-    TargetInfo,
-)
+from paceline.core.sampling import SamplingParams
+from paceline.core.target import Committed, TargetInfo
 from paceline.drafters import tree as tree_module
 from paceline.drafters.model import ModelDrafter
 from paceline.drafters.tree import TreeDrafter

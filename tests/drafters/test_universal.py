@@ -10,8 +10,10 @@ import pytest
 import torch
 
 import paceline
+from paceline.core.drafts import Budget, Draft
 from paceline.core.protocols import Verifier
-from paceline.core.types import Budget, Committed, Draft, SamplingParams, TargetInfo
+from paceline.core.sampling import SamplingParams
+from paceline.core.target import Committed, TargetInfo
 from paceline.drafters.model import ModelDrafter
 from paceline.drafters.universal import UniversalDrafter
 from paceline.errors import InvalidInput

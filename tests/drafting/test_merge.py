@@ -8,8 +8,9 @@ import pytest
 import torch
 from torch import Tensor
 
+from paceline.core.drafts import Auxiliary, Draft, Scheme
 from paceline.core.protocols import Noise, Purpose, Work
-from paceline.core.types import Auxiliary, Committed, Draft, Scheme
+from paceline.core.target import Committed
 from paceline.drafting.merge import merge, view
 from paceline.sampling.siblings import draw_siblings
 from paceline.testing.table import TableTarget

@@ -9,7 +9,7 @@ from functools import cache
 import pytest
 import torch
 
-from paceline.core.types import Draft
+from paceline.core.drafts import Draft
 from paceline.drafting.tree_shape import (
     Programme,
     RankAcceptance,

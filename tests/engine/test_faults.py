@@ -17,7 +17,8 @@ from torch import Tensor
 from paceline.controllers.fixed import FixedController
 from paceline.core.events import Round
 from paceline.core.protocols import Drafter, Target, Work
-from paceline.core.types import SamplingParams, Scores
+from paceline.core.sampling import SamplingParams
+from paceline.core.target import Scores
 from paceline.drafters.model import ModelDrafter
 from paceline.drafters.ngram import NgramDrafter
 from paceline.drafters.none import NoDrafter

@@ -4,18 +4,10 @@ from __future__ import annotations
 
 import torch
 
+from paceline.core.drafts import Auxiliary, Budget, Draft, Outcome, Scheme
 from paceline.core.events import Round
 from paceline.core.protocols import Noise, Warp
-from paceline.core.types import (
-    Auxiliary,
-    Budget,
-    Committed,
-    Draft,
-    Need,
-    Outcome,
-    Scheme,
-    TargetInfo,
-)
+from paceline.core.target import Committed, Need, TargetInfo
 from paceline.engine.loop import Request, decode
 from paceline.sampling.noise import SeededNoise
 from paceline.testing.table import TableTarget

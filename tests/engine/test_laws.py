@@ -14,7 +14,7 @@ import torch
 from scipy import stats
 
 from paceline.core.protocols import Drafter, Verifier
-from paceline.core.types import SamplingParams
+from paceline.core.sampling import SamplingParams
 from paceline.drafters.model import ModelDrafter
 from paceline.drafters.ngram import NgramDrafter
 from paceline.verifiers.coupling import CouplingVerifier

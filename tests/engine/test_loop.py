@@ -16,9 +16,11 @@ import torch
 from torch import Tensor
 
 from paceline.controllers.fixed import FixedController
+from paceline.core.drafts import Budget, Draft, Scheme, Verdict
 from paceline.core.events import Event, Finished, FinishReason, Prefilled, Round
 from paceline.core.protocols import Drafter, Noise, Verifier, Work
-from paceline.core.types import Budget, Draft, SamplingParams, Scheme, Scores, Verdict
+from paceline.core.sampling import SamplingParams
+from paceline.core.target import Scores
 from paceline.drafters.model import ModelDrafter
 from paceline.drafters.ngram import NgramDrafter
 from paceline.drafters.none import NoDrafter

@@ -13,8 +13,10 @@ import pytest
 import torch
 from torch import Tensor
 
+from paceline.core.drafts import ROOT, Budget, Draft, Scheme
 from paceline.core.protocols import Drafter, Noise, Verifier, Warp
-from paceline.core.types import ROOT, Budget, Committed, Draft, SamplingParams, Scheme, TargetInfo
+from paceline.core.sampling import SamplingParams
+from paceline.core.target import Committed, TargetInfo
 from paceline.drafters.none import NoDrafter
 from paceline.errors import ContractViolation
 from paceline.generate import registry

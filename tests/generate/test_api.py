@@ -15,7 +15,7 @@ import torch
 
 import paceline
 from paceline.controllers.fixed import FixedController
-from paceline.core.types import SamplingParams
+from paceline.core.sampling import SamplingParams
 from paceline.drafters.ngram import NgramDrafter
 from paceline.errors import ContextOverflow, InvalidInput, PacelineError, UnknownName
 from paceline.generate import api

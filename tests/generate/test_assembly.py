@@ -13,7 +13,7 @@ import pytest
 
 from paceline.controllers.auto import AutoController
 from paceline.controllers.fixed import FixedController
-from paceline.core.types import TargetInfo
+from paceline.core.target import TargetInfo
 from paceline.drafters.cascade import CascadeDrafter
 from paceline.drafters.model import ModelDrafter
 from paceline.drafters.ngram import NgramDrafter

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from paceline.core.types import TargetInfo
+from paceline.core.target import TargetInfo
 from paceline.errors import InvalidInput
 from paceline.generate import options
 

@@ -8,7 +8,8 @@ from typing import ClassVar
 import pytest
 
 from paceline.core.protocols import Verifier
-from paceline.core.types import SamplingParams, TargetInfo
+from paceline.core.sampling import SamplingParams
+from paceline.core.target import TargetInfo
 from paceline.generate.results import promise_of
 from paceline.verifiers.coupling import CouplingVerifier
 from paceline.verifiers.token import TokenVerifier

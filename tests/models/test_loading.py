@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import torch
 
+from paceline.core.drafts import Draft
 from paceline.core.protocols import Work
-from paceline.core.types import Draft
 from paceline.errors import InvalidInput, ModelError, UnknownName
 from paceline.kernels.packing import PackedLinear, PlainLinear
 from paceline.kernels.quantized import Int4Linear, Int8Linear

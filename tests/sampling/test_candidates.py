@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from paceline.core.types import SamplingParams
+from paceline.core.sampling import SamplingParams
 from paceline.sampling.candidates import Blocks, cool, largest_of_rows, truncated_law
 from paceline.sampling.warp import truncate
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from paceline.core.types import Scheme
+from paceline.core.drafts import Scheme
 from paceline.errors import ContractViolation
 from paceline.sampling.noise import CoupledNoise, SeededNoise, exponentials
 from paceline.sampling.siblings import (

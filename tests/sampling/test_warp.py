@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from paceline.core.types import SamplingParams
+from paceline.core.sampling import SamplingParams
 from paceline.errors import InvalidInput, ModelError
 from paceline.sampling.warp import (
     SamplingWarp,

@@ -14,8 +14,9 @@ import pytest
 import torch
 from torch import Tensor
 
+from paceline.core.drafts import Auxiliary, Draft
 from paceline.core.protocols import Work
-from paceline.core.types import Auxiliary, Draft, Need, TargetInfo
+from paceline.core.target import Need, TargetInfo
 from paceline.errors import ContextOverflow, ContractViolation, InvalidInput
 from paceline.targets.attention import Pass, attend
 from paceline.targets.cached import CachedTarget

@@ -10,8 +10,9 @@ import pytest
 import torch
 from torch import Tensor
 
+from paceline.core.drafts import Draft
 from paceline.core.protocols import Work
-from paceline.core.types import Draft, SamplingParams
+from paceline.core.sampling import SamplingParams
 from paceline.drafters.model import ModelDrafter
 from paceline.drafters.ngram import NgramDrafter
 from paceline.errors import InvalidInput, UnsupportedModel

@@ -12,8 +12,9 @@ import torch
 from torch import Tensor, nn
 from transformers import DynamicCache
 
+from paceline.core.drafts import Draft
 from paceline.core.protocols import OwnLayers, Work
-from paceline.core.types import Draft, Need, SkipSet
+from paceline.core.target import Need, SkipSet
 from paceline.errors import ContextOverflow, ContractViolation, InvalidInput
 from paceline.targets.attention import Pass
 from paceline.targets.cached import CachedTarget

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from paceline.controllers.auto import AutoController
-from paceline.core.types import Budget, Outcome
+from paceline.core.drafts import Budget, Outcome
 from paceline.errors import ContractViolation
 from paceline.testing import ControllerRule, check_controller
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from paceline.core.protocols import Target, Work
-from paceline.core.types import Scores
+from paceline.core.target import Scores
 from paceline.targets.attention import Segment
 from paceline.targets.cached import CachedTarget
 from paceline.targets.dense.decoder import DenseDecoder

@@ -10,16 +10,10 @@ import pytest
 import torch
 from torch import Tensor
 
+from paceline.core.drafts import Budget, Draft, Scheme, Verdict
 from paceline.core.protocols import Drafter, Noise, Purpose, Warp
-from paceline.core.types import (
-    Budget,
-    Committed,
-    Draft,
-    SamplingParams,
-    Scheme,
-    TargetInfo,
-    Verdict,
-)
+from paceline.core.sampling import SamplingParams
+from paceline.core.target import Committed, TargetInfo
 from paceline.drafters.model import ModelDrafter
 from paceline.drafters.ngram import NgramDrafter
 from paceline.drafters.none import NoDrafter

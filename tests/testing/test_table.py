@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import Tensor
 
+from paceline.core.drafts import Auxiliary, Draft
 from paceline.core.protocols import Work
-from paceline.core.types import Auxiliary, Draft
 from paceline.errors import ContextOverflow, ContractViolation, InvalidInput
 from paceline.testing.table import TableSlot, TableTarget
 

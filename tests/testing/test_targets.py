@@ -10,8 +10,9 @@ import pytest
 import torch
 from torch import Tensor
 
+from paceline.core.drafts import Draft
 from paceline.core.protocols import Target, Work
-from paceline.core.types import Draft, Scores, TargetInfo
+from paceline.core.target import Scores, TargetInfo
 from paceline.errors import ContractViolation, InvalidInput
 from paceline.kernels.packing import Storage
 from paceline.targets.cached import CachedTarget

@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from paceline.core.drafts import ROOT, Draft, Verdict
 from paceline.core.protocols import Noise, Purpose
-from paceline.core.types import ROOT, Draft, Verdict
 from paceline.sampling.noise import SeededNoise
 from paceline.verifiers.block import BlockVerifier
 from paceline.verifiers.token import TokenVerifier

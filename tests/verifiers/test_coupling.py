@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from paceline.core.drafts import ROOT, Draft, Scheme
 from paceline.core.protocols import Noise, Purpose
-from paceline.core.types import ROOT, Draft, Scheme
 from paceline.sampling.noise import CoupledNoise, SeededNoise
 from paceline.testing.law import output_law
 from paceline.verifiers.coupling import CouplingVerifier

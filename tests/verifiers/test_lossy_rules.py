@@ -11,8 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
+from paceline.core.drafts import ROOT, Draft, Scheme, Verdict
 from paceline.core.protocols import Noise, Purpose, Verifier
-from paceline.core.types import ROOT, Draft, SamplingParams, Scheme, Verdict
+from paceline.core.sampling import SamplingParams
 from paceline.errors import InvalidInput
 from paceline.sampling.noise import SeededNoise
 from paceline.sampling.warp import SamplingWarp

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from paceline.core.types import ROOT, Draft, Scheme, Verdict
+from paceline.core.drafts import ROOT, Draft, Scheme, Verdict
 from paceline.errors import ContractViolation, InvalidInput
 from paceline.sampling.noise import SeededNoise
 from paceline.testing.transport import optimal_acceptance

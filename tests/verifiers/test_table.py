@@ -14,8 +14,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from paceline.core.drafts import Budget, Draft, Scheme
 from paceline.core.protocols import Verifier
-from paceline.core.types import Budget, Draft, Scheme
 from paceline.engine.contract import check_draft
 from paceline.errors import InvalidInput
 from paceline.generate import registry

@@ -17,8 +17,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from paceline.core.drafts import ROOT, Draft
 from paceline.core.protocols import Noise, Purpose
-from paceline.core.types import ROOT, Draft
 from paceline.errors import ContractViolation
 from paceline.verifiers.token import TokenVerifier, acceptance_probability, residual
 from tests import lossy

@@ -134,7 +134,7 @@ def audit(
     trust = {"trust_remote_code": trust_remote_code, "allow_pickle": allow_pickle}
     threads.give_way_where_busy()
     with terminal.progress("starting" if url else f"loading {model or DEFAULT_MODEL}") as tell:
-        from paceline.core.types import SamplingParams
+        from paceline.core.sampling import SamplingParams
         from paceline.workbench.audit import LocalSettings, RemoteSettings, SamplingSettings
 
         SamplingParams(**sampling)

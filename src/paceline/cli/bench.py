@@ -243,7 +243,7 @@ def load_models(
     """The target, and every draft model once."""
     with terminal.progress(f"loading {name}") as tell:
         import paceline
-        from paceline.core.types import SamplingParams
+        from paceline.core.sampling import SamplingParams
 
         SamplingParams(**sampling)
         with terminal.transformers_is_quiet():

@@ -146,7 +146,7 @@ def generate(
     threads.give_way_where_busy()
     with terminal.progress(f"loading {model}") as tell:
         import paceline
-        from paceline.core.types import SamplingParams
+        from paceline.core.sampling import SamplingParams
 
         SamplingParams(**sampling)
         drafting.check()

@@ -113,7 +113,7 @@ def replay(
     }
     threads.give_way_where_busy()
     trust = {"trust_remote_code": trust_remote_code, "allow_pickle": allow_pickle}
-    from paceline.core.types import SamplingParams
+    from paceline.core.sampling import SamplingParams
     from paceline.workbench.replay.drafts import Reader
     from paceline.workbench.replay.results import replay as run
     from paceline.workbench.replay.texts import tokenize
@@ -183,7 +183,7 @@ def _tokenizer_alone(
 ) -> tuple[Any, Reader]:
     """The tokenizer of a model, and a reader that needs no model."""
     with terminal.progress(f"loading the tokenizer of {name}") as tell:
-        from paceline.core.types import TargetInfo
+        from paceline.core.target import TargetInfo
         from paceline.models import load_tokenizer, resolve
         from paceline.models.loading import native_dtype
         from paceline.workbench.replay.drafts import Reader

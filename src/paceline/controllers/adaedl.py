@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from paceline.checks import require_finite, require_int
-from paceline.core.types import Budget, Outcome
+from paceline.core.drafts import Budget, Outcome
 from paceline.sampling.threshold import Threshold, next_threshold
 
 

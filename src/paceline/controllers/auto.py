@@ -20,7 +20,7 @@ from typing import Any, ClassVar, NamedTuple
 from paceline.checks import require_finite, require_int
 from paceline.controllers.evidence import Calibration, Evidence
 from paceline.controllers.timing import DraftTimes, PassTimes
-from paceline.core.types import Budget, Outcome
+from paceline.core.drafts import Budget, Outcome
 from paceline.errors import InvalidInput
 
 STEP = 0.12

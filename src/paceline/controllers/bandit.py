@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from paceline.checks import require_finite, require_int
-from paceline.core.types import Budget, Outcome
+from paceline.core.drafts import Budget, Outcome
 from paceline.errors import InvalidInput
 
 

@@ -10,7 +10,7 @@ from typing import ClassVar
 
 from paceline.checks import require_finite, require_int
 from paceline.controllers.fixed import FixedSession
-from paceline.core.types import Budget
+from paceline.core.drafts import Budget
 
 
 @dataclass(frozen=True, slots=True)

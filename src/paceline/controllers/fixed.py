@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from paceline.checks import require_int
-from paceline.core.types import Budget, Outcome
+from paceline.core.drafts import Budget, Outcome
 
 
 @dataclass(frozen=True, slots=True)

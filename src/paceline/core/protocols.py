@@ -19,17 +19,8 @@ from typing import Any, NamedTuple, Protocol
 
 from torch import Tensor
 
-from paceline.core.types import (
-    Budget,
-    Committed,
-    Draft,
-    Outcome,
-    Scheme,
-    Scores,
-    SkipSet,
-    TargetInfo,
-    Verdict,
-)
+from paceline.core.drafts import Budget, Draft, Outcome, Scheme, Verdict
+from paceline.core.target import Committed, Scores, SkipSet, TargetInfo
 
 
 class Purpose(IntEnum):
@@ -119,7 +110,7 @@ class Drafter(Protocol):
 
     @property
     def needs(self) -> frozenset[str]:
-        """What it needs of the target beyond tokens (`types.Need`), all in `TargetInfo.gives`."""
+        """What it needs of the target beyond tokens (`target.Need`), all in `TargetInfo.gives`."""
         ...
 
     def open(self, target: TargetInfo, capacity: int) -> DraftSession:

@@ -13,8 +13,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
+from paceline.core.drafts import Budget, Draft
 from paceline.core.protocols import Drafter, DraftSession, Noise, Warp
-from paceline.core.types import Budget, Committed, Draft, TargetInfo
+from paceline.core.target import Committed, TargetInfo
 from paceline.errors import ContractViolation, InvalidInput
 
 

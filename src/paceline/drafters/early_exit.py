@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from paceline.checks import require_finite, require_int
+from paceline.core.drafts import Budget, Draft
 from paceline.core.protocols import Noise, OwnLayers, Warp
-from paceline.core.types import Budget, Committed, Draft, Need, SkipSet, TargetInfo
+from paceline.core.target import Committed, Need, SkipSet, TargetInfo
 from paceline.drafting.own_layers import OwnDraft
 from paceline.errors import InvalidInput
 

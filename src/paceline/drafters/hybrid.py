@@ -14,8 +14,9 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from paceline.checks import require_int
+from paceline.core.drafts import Budget, Draft
 from paceline.core.protocols import Drafter, DraftSession, Noise, Warp
-from paceline.core.types import Budget, Committed, Draft, Need, TargetInfo
+from paceline.core.target import Committed, Need, TargetInfo
 from paceline.drafting.merge import Merged, merge, view
 from paceline.errors import ContractViolation, InvalidInput
 

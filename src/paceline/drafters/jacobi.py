@@ -9,8 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+from paceline.core.drafts import Budget, Draft
 from paceline.core.protocols import Noise, Warp
-from paceline.core.types import Budget, Committed, Draft, Need, TargetInfo
+from paceline.core.target import Committed, Need, TargetInfo
 from paceline.sampling.candidates import largest_of_rows
 
 

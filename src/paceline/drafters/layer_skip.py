@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from paceline.checks import require_finite, require_int
+from paceline.core.drafts import Budget, Draft
 from paceline.core.protocols import Noise, OwnLayers, Warp
-from paceline.core.types import Budget, Committed, Draft, Need, SkipSet, TargetInfo
+from paceline.core.target import Committed, Need, SkipSet, TargetInfo
 from paceline.drafting.own_layers import OwnDraft, every_second, skip_set
 from paceline.drafting.tuned import read_tuned, tuned_file
 from paceline.errors import InvalidInput

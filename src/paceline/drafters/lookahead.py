@@ -16,8 +16,9 @@ import torch
 from torch import Tensor
 
 from paceline.checks import require_int
+from paceline.core.drafts import ROOT, Auxiliary, Budget, Draft, Scheme
 from paceline.core.protocols import Noise, Warp
-from paceline.core.types import ROOT, Auxiliary, Budget, Committed, Draft, Need, Scheme, TargetInfo
+from paceline.core.target import Committed, Need, TargetInfo
 from paceline.sampling.candidates import largest_of_rows
 
 _GOLDEN = 0.6180339887498949

@@ -10,8 +10,10 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from paceline.checks import require_finite
+from paceline.core.drafts import Budget, Draft
 from paceline.core.protocols import Noise, Target, Warp
-from paceline.core.types import Budget, Committed, Draft, SamplingParams, TargetInfo
+from paceline.core.sampling import SamplingParams
+from paceline.core.target import Committed, TargetInfo
 from paceline.drafting.model import DraftModel, Stop, check_params, draw_chain, own_params
 from paceline.sampling.warp import SamplingWarp
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+from paceline.core.drafts import Budget, Draft
 from paceline.core.protocols import Noise, Warp
-from paceline.core.types import Budget, Committed, Draft, TargetInfo
+from paceline.core.target import Committed, TargetInfo
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,8 +16,9 @@ import numpy as np
 import numpy.typing as npt
 
 from paceline.checks import require_int
+from paceline.core.drafts import ROOT, Budget, Draft, Scheme
 from paceline.core.protocols import Noise, Warp
-from paceline.core.types import ROOT, Budget, Committed, Draft, Need, Scheme, TargetInfo
+from paceline.core.target import Committed, Need, TargetInfo
 from paceline.errors import InvalidInput
 from paceline.sampling.candidates import largest_of_rows
 

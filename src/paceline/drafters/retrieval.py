@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import ClassVar, Literal
 
 from paceline.checks import require_int
+from paceline.core.drafts import ROOT, Budget, Draft, Scheme
 from paceline.core.protocols import Noise, Warp
-from paceline.core.types import ROOT, Budget, Committed, Draft, Need, Scheme, TargetInfo
+from paceline.core.target import Committed, Need, TargetInfo
 from paceline.drafting.stores.copies import believed
 from paceline.drafting.stores.corpus import DEPTH, MARK, Corpus
 from paceline.drafting.stores.tries import prefix_path, prefix_tree

@@ -15,17 +15,10 @@ from typing import Any, ClassVar, Literal
 from torch import Tensor
 
 from paceline.checks import require_finite, require_int
+from paceline.core.drafts import ROOT, Budget, Draft, Scheme
 from paceline.core.protocols import Noise, Target, Warp
-from paceline.core.types import (
-    ROOT,
-    Budget,
-    Committed,
-    Draft,
-    Need,
-    SamplingParams,
-    Scheme,
-    TargetInfo,
-)
+from paceline.core.sampling import SamplingParams
+from paceline.core.target import Committed, Need, TargetInfo
 from paceline.drafting.model import DraftModel, Stop, check_params, own_params
 from paceline.drafting.tree import (
     BestFirstGrowth,

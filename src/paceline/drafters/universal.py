@@ -12,8 +12,10 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor
 
+from paceline.core.drafts import Budget, Draft
 from paceline.core.protocols import Noise, Target, Warp
-from paceline.core.types import Budget, Committed, Draft, SamplingParams, TargetInfo
+from paceline.core.sampling import SamplingParams
+from paceline.core.target import Committed, TargetInfo
 from paceline.drafting.model import DraftModel, Stop, check_params, draw_chain, own_params
 from paceline.drafting.vocabulary import (
     LOOK_BEHIND,

@@ -15,7 +15,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from paceline.core.types import ROOT, Auxiliary, Committed, Draft, Scheme
+from paceline.core.drafts import ROOT, Auxiliary, Draft, Scheme
+from paceline.core.target import Committed
 
 
 class Merged(NamedTuple):

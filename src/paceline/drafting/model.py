@@ -13,8 +13,10 @@ from typing import Any, NamedTuple
 from torch import Tensor
 from torch.nn import functional
 
+from paceline.core.drafts import Draft
 from paceline.core.protocols import Noise, Purpose, Target, Warp, Work
-from paceline.core.types import Draft, SamplingParams, TargetInfo
+from paceline.core.sampling import SamplingParams
+from paceline.core.target import TargetInfo
 from paceline.errors import InvalidInput, NoTokenLeft, UnknownName
 from paceline.sampling.entropy import acceptance_bound
 

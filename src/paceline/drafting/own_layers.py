@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from paceline.core.drafts import Budget, Draft
 from paceline.core.protocols import Noise, OwnLayers, Warp
-from paceline.core.types import Budget, Draft, SkipSet
+from paceline.core.target import SkipSet
 from paceline.drafting.model import Stop, draw_chain
 
 

@@ -12,7 +12,7 @@ from typing import Protocol
 
 from torch import Tensor
 
-from paceline.core.types import ROOT, Draft, Scheme
+from paceline.core.drafts import ROOT, Draft, Scheme
 from paceline.drafting.tree_growth import allocate, best, level_width
 from paceline.drafting.tree_shape import TreeShape
 from paceline.sampling.siblings import Siblings

@@ -20,7 +20,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from paceline.core.types import ROOT, Draft
+from paceline.core.drafts import ROOT, Draft
 from paceline.errors import InvalidInput
 
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from paceline.core.drafts import Budget, Draft, Scheme, Verdict
 from paceline.core.protocols import Drafter, Target, Verifier, Work
-from paceline.core.types import Budget, Draft, Need, Scheme, Scores, TargetInfo, Verdict
+from paceline.core.target import Need, Scores, TargetInfo
 from paceline.errors import ContractViolation, InvalidInput
 
 _WORDS = {Need.TREE: "branches", Need.AUXILIARY: "auxiliary rows"}

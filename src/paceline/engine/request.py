@@ -9,7 +9,8 @@ from typing import Any
 
 from paceline.checks import require_int
 from paceline.core.protocols import Controller, Drafter, Noise
-from paceline.core.types import SamplingParams, TargetInfo
+from paceline.core.sampling import SamplingParams
+from paceline.core.target import TargetInfo
 from paceline.errors import ContextOverflow, InvalidInput
 from paceline.sampling.warp import Processor
 

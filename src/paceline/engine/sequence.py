@@ -11,9 +11,10 @@ from typing import Any, NamedTuple, cast
 import torch
 from torch import Tensor
 
+from paceline.core.drafts import ROOT, Budget, Draft, Outcome
 from paceline.core.events import Finished, FinishReason, Prefilled, Round
 from paceline.core.protocols import Drafter, LayeredTarget, Target, Verifier
-from paceline.core.types import ROOT, Budget, Committed, Draft, Need, Outcome, Scores, TargetInfo
+from paceline.core.target import Committed, Need, Scores, TargetInfo
 from paceline.engine.contract import check_draft, check_verdict
 from paceline.engine.request import Request, length_limit, token_ids
 from paceline.errors import ContractViolation, InvalidInput

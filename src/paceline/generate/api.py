@@ -15,7 +15,8 @@ import torch
 
 from paceline.checks import require_int
 from paceline.core.protocols import Controller, Drafter, Target, Verifier
-from paceline.core.types import SamplingParams, TargetInfo
+from paceline.core.sampling import SamplingParams
+from paceline.core.target import TargetInfo
 from paceline.engine.loop import Request, decode
 from paceline.engine.request import length_limit, token_ids
 from paceline.errors import InvalidInput, UnknownName
@@ -84,7 +85,7 @@ class Options(TypedDict, total=False):
         draft_processors: those of them that may run on draft logits too, having no state.
         seed: the same seed, prompt and options give the same answer; None takes a fresh one. (Not
             where you name a rule that does not couple beside draft lengths that follow the clock.)
-        temperature and the rest: see `types.SamplingParams`.
+        temperature and the rest: see `sampling.SamplingParams`.
     """
 
     drafter: str | Sequence[str] | Drafter | None

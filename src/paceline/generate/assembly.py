@@ -15,7 +15,7 @@ from paceline.generate import registry
 
 if TYPE_CHECKING:
     from paceline.core.protocols import Controller, Drafter, Target, Verifier
-    from paceline.core.types import TargetInfo
+    from paceline.core.target import TargetInfo
 
 log = logging.getLogger("paceline")
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from paceline.checks import token_id_set
-from paceline.core.types import TargetInfo
+from paceline.core.target import TargetInfo
 from paceline.errors import InvalidInput
 
 

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from paceline.core.protocols import Verifier
-from paceline.core.types import SamplingParams, TargetInfo
+from paceline.core.sampling import SamplingParams
+from paceline.core.target import TargetInfo
 from paceline.engine.metrics import Metrics
 
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from paceline.core.types import SamplingParams
+from paceline.core.sampling import SamplingParams
 
 _WIDTH = 128
 """The tokens of a block: about the square root of a vocabulary."""

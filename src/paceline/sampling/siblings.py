@@ -10,8 +10,8 @@ from typing import NamedTuple
 
 from torch import Tensor
 
+from paceline.core.drafts import Scheme
 from paceline.core.protocols import Noise, Purpose
-from paceline.core.types import Scheme
 from paceline.errors import ContractViolation
 from paceline.sampling.candidates import Blocks
 

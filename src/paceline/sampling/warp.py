@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 import torch
 from torch import Tensor
 
-from paceline.core.types import SamplingParams
+from paceline.core.sampling import SamplingParams
 from paceline.errors import ModelError, NoTokenLeft
 from paceline.sampling.candidates import Blocks, cool, truncated_law
 from paceline.sampling.history import TokenCounts

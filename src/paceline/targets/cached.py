@@ -9,8 +9,9 @@ from typing import Protocol, cast
 import torch
 from torch import Tensor
 
+from paceline.core.drafts import ROOT, Draft
 from paceline.core.protocols import OwnLayers, Work
-from paceline.core.types import ROOT, Draft, Need, Scores, TargetInfo
+from paceline.core.target import Need, Scores, TargetInfo
 from paceline.errors import ContextOverflow, ContractViolation, InvalidInput
 from paceline.targets.attention import Pass, Segment
 from paceline.targets.layers import LayeredDecoder

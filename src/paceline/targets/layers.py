@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from paceline.core.types import SkipSet, TargetInfo
+from paceline.core.target import SkipSet, TargetInfo
 from paceline.targets.attention import Pass, Segment
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from paceline.core.types import SkipSet
+from paceline.core.target import SkipSet
 from paceline.errors import ContextOverflow, ContractViolation, InvalidInput
 from paceline.targets.attention import Pass, Segment
 from paceline.targets.layers import LayeredDecoder, some_layers

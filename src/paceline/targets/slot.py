@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from paceline.core.types import Draft
+from paceline.core.drafts import Draft
 from paceline.targets.attention import Resume
 from paceline.targets.state.kv import KeyValueCache
 from paceline.targets.text_head import TextHead

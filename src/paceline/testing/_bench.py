@@ -11,6 +11,7 @@ from typing import Any, NoReturn
 import torch
 from torch import Tensor
 
+from paceline.core.drafts import Budget, Draft, Scheme
 from paceline.core.protocols import (
     Drafter,
     DraftSession,
@@ -21,7 +22,8 @@ from paceline.core.protocols import (
     Warp,
     Work,
 )
-from paceline.core.types import Budget, Committed, Draft, Need, SamplingParams, Scheme
+from paceline.core.sampling import SamplingParams
+from paceline.core.target import Committed, Need
 from paceline.engine.sequence import info_for
 from paceline.errors import ContractViolation, PacelineError
 from paceline.sampling.warp import SamplingWarp

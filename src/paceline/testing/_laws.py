@@ -10,9 +10,10 @@ import torch
 from torch import Tensor
 
 from paceline.controllers.fixed import FixedController
+from paceline.core.drafts import Draft, Scheme
 from paceline.core.events import Round
 from paceline.core.protocols import Drafter, Noise
-from paceline.core.types import Draft, SamplingParams, Scheme
+from paceline.core.sampling import SamplingParams
 from paceline.drafters.none import NoDrafter
 from paceline.engine.loop import Request, decode
 from paceline.errors import ContractViolation, InvalidInput

@@ -10,8 +10,8 @@ from typing import Any, NoReturn
 import torch
 from torch import Tensor
 
+from paceline.core.drafts import Draft
 from paceline.core.protocols import Target, Work
-from paceline.core.types import Draft
 from paceline.errors import ContractViolation
 
 

@@ -9,8 +9,8 @@ from functools import partial
 from itertools import islice
 from typing import Any
 
+from paceline.core.drafts import Budget, Draft, Outcome
 from paceline.core.protocols import Controller, ControllerSession
-from paceline.core.types import Budget, Draft, Outcome
 from paceline.errors import ContractViolation
 
 

@@ -15,8 +15,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from paceline.core.drafts import Budget, Draft
 from paceline.core.protocols import Drafter, Target, Verifier
-from paceline.core.types import Budget, Committed, Draft, SamplingParams
+from paceline.core.sampling import SamplingParams
+from paceline.core.target import Committed
 from paceline.errors import InvalidInput
 from paceline.sampling.noise import SeededNoise
 from paceline.testing._bench import (

@@ -12,8 +12,8 @@ import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from paceline.core.drafts import Budget, Draft, Outcome
 from paceline.core.protocols import Controller
-from paceline.core.types import Budget, Draft, Outcome
 
 Rate = Callable[[int], float]
 """From the number of a token in the text to its mean acceptance."""

@@ -8,8 +8,9 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from paceline.core.drafts import Draft
 from paceline.core.protocols import Work
-from paceline.core.types import Draft, Need, Scores, TargetInfo
+from paceline.core.target import Need, Scores, TargetInfo
 from paceline.errors import ContextOverflow, ContractViolation, InvalidInput
 
 Table = Callable[[tuple[int, ...]], Tensor]

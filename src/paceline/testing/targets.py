@@ -13,8 +13,9 @@ from typing import Any
 
 import torch
 
+from paceline.core.drafts import Auxiliary, Draft
 from paceline.core.protocols import Target, Work
-from paceline.core.types import Auxiliary, Draft, Need, TargetInfo
+from paceline.core.target import Need, TargetInfo
 from paceline.errors import ContextOverflow, InvalidInput
 from paceline.testing._reference import ROOM, Check, TargetRule
 

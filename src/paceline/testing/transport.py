@@ -11,7 +11,7 @@ from itertools import combinations
 
 from torch import Tensor
 
-from paceline.core.types import Scheme
+from paceline.core.drafts import Scheme
 from paceline.errors import InvalidInput
 
 MAX_VOCAB = 12

@@ -12,8 +12,8 @@ from typing import ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
+from paceline.core.drafts import ROOT, Draft, Scheme, Verdict
 from paceline.core.protocols import Noise, Purpose
-from paceline.core.types import ROOT, Draft, Scheme, Verdict
 from paceline.errors import ContractViolation
 
 STEPS = 50

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from paceline.core.types import Draft, Scheme
+from paceline.core.drafts import Draft, Scheme
 from paceline.errors import ContractViolation
 
 

@@ -12,8 +12,8 @@ from typing import ClassVar
 from torch import Tensor
 
 from paceline.checks import require_finite
+from paceline.core.drafts import ROOT, Draft, Scheme, Verdict
 from paceline.core.protocols import Noise, Purpose
-from paceline.core.types import ROOT, Draft, Scheme, Verdict
 from paceline.errors import InvalidInput
 from paceline.verifiers.token import acceptance_probability, residual
 

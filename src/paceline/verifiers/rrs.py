@@ -11,8 +11,8 @@ from typing import ClassVar
 
 from torch import Tensor
 
+from paceline.core.drafts import Draft, Scheme, Verdict
 from paceline.core.protocols import Noise
-from paceline.core.types import Draft, Scheme, Verdict
 from paceline.verifiers.tree import reject_recursively
 
 

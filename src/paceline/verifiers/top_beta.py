@@ -14,8 +14,8 @@ from typing import ClassVar
 from torch import Tensor
 
 from paceline.checks import require_finite, require_int
+from paceline.core.drafts import ROOT, Draft, Scheme, Verdict
 from paceline.core.protocols import Noise
-from paceline.core.types import ROOT, Draft, Scheme, Verdict
 from paceline.sampling.candidates import Blocks
 from paceline.sampling.siblings import most_probable
 from paceline.verifiers.typical import longest_passing_path

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from paceline.core.types import Budget, Scheme
+from paceline.core.drafts import Budget, Scheme
 from paceline.drafting.stores.copies import belief, believed, copied
 
 TREE = (5, 6, 7, 8, 9), (-1, -1, 0, 2, 1), (0.6, 0.3, 0.5, 0.9, 0.8)

@@ -9,7 +9,7 @@ from threading import Thread
 
 import pytest
 
-from paceline.core.types import TargetInfo
+from paceline.core.target import TargetInfo
 from paceline.drafting.stores.outputs import MAGIC, PastOutputs
 from paceline.drafting.stores.suffixes import matches, occurrences
 from paceline.errors import InvalidInput

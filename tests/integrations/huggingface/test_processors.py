@@ -21,7 +21,7 @@ from transformers import (
 )
 from transformers.generation import logits_process as library
 
-from paceline.core.types import SamplingParams
+from paceline.core.sampling import SamplingParams
 from paceline.integrations.huggingface.processors import _OF_ROW, _PURE, split_warpers
 from paceline.sampling.warp import SamplingWarp
 from tests.tiny_models import tokens_of

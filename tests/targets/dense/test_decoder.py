@@ -14,8 +14,8 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 from transformers import LlamaConfig
 
+from paceline.core.drafts import Auxiliary, Draft
 from paceline.core.protocols import Work
-from paceline.core.types import Auxiliary, Draft
 from paceline.errors import ModelError, UnsupportedModel
 from paceline.kernels import packing
 from paceline.kernels.llvm import few_rows

@@ -16,9 +16,9 @@ import transformers
 from torch import Tensor, nn
 
 import paceline.targets.hf.decoder
+from paceline.core.drafts import Draft
 from paceline.core.events import FinishReason
 from paceline.core.protocols import Work
-from paceline.core.types import Draft
 from paceline.drafters.ngram import NgramDrafter
 from paceline.errors import ContextOverflow, InvalidInput, UnsupportedModel
 from paceline.kernels.packing import pack_modules

@@ -14,8 +14,9 @@ import torch
 from torch import Tensor
 
 from paceline.controllers.fixed import FixedController
+from paceline.core.drafts import ROOT, Budget, Draft, Scheme, Verdict
 from paceline.core.protocols import Noise, Purpose, Target, Warp
-from paceline.core.types import ROOT, Budget, Committed, Draft, Scheme, TargetInfo, Verdict
+from paceline.core.target import Committed, TargetInfo
 from paceline.drafters.model import ModelDrafter
 from paceline.drafting.model import DraftModel
 from paceline.testing.table import TableTarget

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from paceline.controllers.fixed import FixedController
 from paceline.core.events import Round
-from paceline.core.types import SamplingParams
+from paceline.core.sampling import SamplingParams
 from paceline.drafters.none import NoDrafter
 from paceline.engine.loop import Request, decode
 from paceline.sampling.noise import SeededNoise

@@ -8,7 +8,9 @@ import pytest
 import torch
 
 from paceline.controllers.fixed import FixedController
-from paceline.core.types import Budget, Committed, Draft, Outcome, SamplingParams, TargetInfo
+from paceline.core.drafts import Budget, Draft, Outcome
+from paceline.core.sampling import SamplingParams
+from paceline.core.target import Committed, TargetInfo
 from paceline.drafters.model import ModelDrafter
 from paceline.drafters.ngram import NgramDrafter
 from paceline.drafters.none import NoDrafter

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import pytest
 
 from paceline.core.events import Round
-from paceline.core.types import SamplingParams
+from paceline.core.sampling import SamplingParams
 from paceline.drafters.none import NoDrafter
 from paceline.engine.loop import Request, decode
 from paceline.sampling.noise import SeededNoise

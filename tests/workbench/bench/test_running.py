@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import paceline
-from paceline.core.types import Draft, Scheme, Verdict
+from paceline.core.drafts import Draft, Scheme, Verdict
 from paceline.engine.metrics import Metrics
 from paceline.errors import InvalidInput
 from paceline.workbench.bench import running

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from paceline.core.protocols import Work
-from paceline.core.types import Scores
+from paceline.core.target import Scores
 from paceline.drafters.ngram import NgramDrafter
 from paceline.drafters.none import NoDrafter
 from paceline.errors import InvalidInput

@@ -10,7 +10,7 @@ import torch
 from scipy import stats as scipy_stats
 
 import paceline
-from paceline.core.types import SamplingParams
+from paceline.core.sampling import SamplingParams
 from paceline.drafters.model import ModelDrafter
 from paceline.economics.stats import AcceptanceCounts
 from paceline.errors import InvalidInput

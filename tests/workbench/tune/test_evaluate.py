@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from paceline.core.types import SkipSet
+from paceline.core.target import SkipSet
 from paceline.drafters.layer_skip import LayerSkipDrafter
 from paceline.errors import InvalidInput
 from paceline.generate.api import LanguageModel

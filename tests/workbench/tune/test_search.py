@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from paceline.core.types import SkipSet
+from paceline.core.target import SkipSet
 from paceline.drafting.own_layers import every_second
 from paceline.errors import InvalidInput, MissingExtra
 from paceline.workbench.tune import Costs, Found, search

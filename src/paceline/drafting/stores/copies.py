@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from paceline.core.types import ROOT, Budget, Draft, Scheme
+from paceline.core.drafts import ROOT, Budget, Draft, Scheme
 
 
 def belief(match_length: int) -> float:

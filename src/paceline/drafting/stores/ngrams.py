@@ -7,7 +7,7 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from typing import Any
 
-from paceline.core.types import TargetInfo
+from paceline.core.target import TargetInfo
 from paceline.errors import InvalidInput
 
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from threading import RLock
 
 from paceline.checks import require_int
-from paceline.core.types import TargetInfo
+from paceline.core.target import TargetInfo
 from paceline.drafting.stores.suffixes import SuffixCounts
 from paceline.errors import InvalidInput
 

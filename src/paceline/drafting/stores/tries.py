@@ -11,11 +11,11 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from paceline.core.types import ROOT
+from paceline.core.drafts import ROOT
 
 
 class Trie(NamedTuple):
-    """Tokens with their parents, as in `types.Draft`, and how many sequences go through each."""
+    """Tokens with their parents, as in `drafts.Draft`, and how many sequences go through each."""
 
     tokens: tuple[int, ...]
     parents: tuple[int, ...]

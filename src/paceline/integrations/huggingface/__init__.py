@@ -24,7 +24,8 @@ from transformers.generation.streamers import BaseStreamer
 from paceline.checks import require_int
 from paceline.core.events import Event
 from paceline.core.protocols import Controller, Drafter, Target, Verifier
-from paceline.core.types import SamplingParams, TargetInfo
+from paceline.core.sampling import SamplingParams
+from paceline.core.target import TargetInfo
 from paceline.engine.loop import Request, decode
 from paceline.engine.metrics import Metrics
 from paceline.errors import InvalidInput

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from paceline.core.events import Event, Finished, FinishReason, Round
-from paceline.core.types import TargetInfo
+from paceline.core.target import TargetInfo
 
 log = logging.getLogger("paceline")
 

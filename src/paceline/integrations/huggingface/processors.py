@@ -11,7 +11,7 @@ from torch import Tensor
 from transformers import LogitsProcessorList
 from transformers.generation import logits_process as library
 
-from paceline.core.types import SamplingParams
+from paceline.core.sampling import SamplingParams
 from paceline.errors import InvalidInput
 
 

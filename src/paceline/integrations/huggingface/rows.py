@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from transformers import LogitsProcessorList, StoppingCriteriaList
 
-from paceline.core.types import SamplingParams
+from paceline.core.sampling import SamplingParams
 from paceline.integrations.huggingface.processors import pure_ones
 from paceline.sampling.warp import truncate
 

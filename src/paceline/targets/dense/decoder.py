@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from paceline.core.types import Need, TargetInfo
+from paceline.core.target import Need, TargetInfo
 from paceline.errors import ModelError, UnsupportedModel
 from paceline.kernels.linear import Linear, pad_rows
 from paceline.kernels.llvm import few_rows

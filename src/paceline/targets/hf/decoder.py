@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedConfig
 
-from paceline.core.types import TargetInfo
+from paceline.core.target import TargetInfo
 from paceline.errors import InvalidInput, PacelineError, UnsupportedModel
 from paceline.targets.attention import Pass
 from paceline.targets.cached import CachedTarget

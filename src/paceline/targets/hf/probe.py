@@ -13,8 +13,8 @@ from collections.abc import Iterable, Sequence
 import torch
 from torch import Tensor
 
+from paceline.core.drafts import Draft
 from paceline.core.protocols import Work
-from paceline.core.types import Draft
 from paceline.errors import UnsupportedModel
 from paceline.targets.cached import CachedTarget
 

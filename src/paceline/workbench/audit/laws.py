@@ -15,7 +15,7 @@ from typing import Any
 from paceline.controllers.fixed import FixedController
 from paceline.core.events import Round
 from paceline.core.protocols import Noise
-from paceline.core.types import SamplingParams
+from paceline.core.sampling import SamplingParams
 from paceline.drafters.none import NoDrafter
 from paceline.engine.loop import Request, decode
 from paceline.errors import ContractViolation, PacelineError

@@ -8,7 +8,7 @@ from time import perf_counter
 from typing import Any
 
 from paceline.checks import require_int
-from paceline.core.types import SamplingParams
+from paceline.core.sampling import SamplingParams
 from paceline.errors import InvalidInput
 from paceline.generate.api import LanguageModel
 from paceline.workbench.audit.answers import NamedPrompt, parts_of

@@ -9,8 +9,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from paceline.core.drafts import Budget, Outcome
 from paceline.core.protocols import Controller, ControllerSession, Drafter, Target, Verifier
-from paceline.core.types import Budget, Outcome, SamplingParams
+from paceline.core.sampling import SamplingParams
 from paceline.testing.table import TableTarget
 
 DRAFT_SECONDS, PASS_SECONDS, ROW_SECONDS = 0.1, 1.0, 0.01

@@ -12,9 +12,9 @@ import time
 from collections.abc import Callable, Sequence
 
 from paceline.controllers.fixed import FixedController
+from paceline.core.drafts import Draft
 from paceline.core.events import Round
 from paceline.core.protocols import Drafter, Target, Verifier, Work
-from paceline.core.types import Draft
 from paceline.engine.loop import Request, decode
 from paceline.errors import InvalidInput
 from paceline.sampling.noise import SeededNoise

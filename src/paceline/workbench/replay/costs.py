@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from statistics import median
 from time import perf_counter
 
+from paceline.core.drafts import Draft
 from paceline.core.protocols import Target, Work
-from paceline.core.types import Draft
 from paceline.economics import cost, stats
 from paceline.economics.acceptance import AcceptanceProfile
 from paceline.economics.curve import interpolated

@@ -10,8 +10,10 @@ from time import perf_counter
 import torch
 from torch import Tensor
 
+from paceline.core.drafts import ROOT, Budget, Draft
 from paceline.core.protocols import Drafter, Target
-from paceline.core.types import ROOT, Budget, Committed, Draft, Need, SamplingParams, TargetInfo
+from paceline.core.sampling import SamplingParams
+from paceline.core.target import Committed, Need, TargetInfo
 from paceline.drafters.model import ModelDrafter
 from paceline.drafting.model import fit
 from paceline.economics.stats import AcceptanceCounts

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 
 from torch import Tensor
 
+from paceline.core.drafts import Draft
 from paceline.core.protocols import Target, Work
-from paceline.core.types import Draft
 
 ROWS = 64
 """Rows of a pass. With a vocabulary of 152,000 their logits take 39 MB."""

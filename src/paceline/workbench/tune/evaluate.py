@@ -13,8 +13,9 @@ from dataclasses import dataclass
 from time import perf_counter
 from typing import Any
 
+from paceline.core.drafts import Draft
 from paceline.core.protocols import LayeredTarget, Work
-from paceline.core.types import Draft, Need, SkipSet
+from paceline.core.target import Need, SkipSet
 from paceline.errors import InvalidInput
 from paceline.generate.api import LanguageModel
 

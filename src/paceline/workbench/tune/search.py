@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from paceline.core.types import SkipSet
+from paceline.core.target import SkipSet
 from paceline.drafting.own_layers import every_second, skip_set
 from paceline.economics.acceptance import AcceptanceProfile
 from paceline.economics.cost import speedup

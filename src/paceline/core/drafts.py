@@ -1,21 +1,18 @@
-"""The values that travel between the layers: frozen, with their shapes.
+"""What is drafted, how far a drafter may go, and what became of a draft: frozen values.
 
-Notation: V is the size of the vocabulary, n the number of drafted nodes. `p` is the law of the
-target after the user's sampling options, `q` the law that a draft token was really drawn from.
+Notation: V is the size of the vocabulary, n the number of drafted nodes. `q` is the distribution,
+or law, that a draft token was really drawn from.
 """
 
 from __future__ import annotations
 
-import math
-import operator
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from torch import Tensor
 
-from paceline.checks import require_finite, require_int, token_id_set
 from paceline.errors import InvalidInput
 
 ROOT = -1
@@ -33,54 +30,6 @@ class Scheme(StrEnum):
     """Siblings drawn in order from one law, each without the ones before."""
     CHOSEN = "chosen"
     """Siblings chosen without chance (the most probable ones, say): point masses."""
-
-
-class Need(StrEnum):
-    """What a drafter may need of the target beyond tokens; see `TargetInfo.gives`."""
-
-    LOGITS = "logits"
-    """The target's logits of every row that a round scored, rejected rows too."""
-    TREE = "tree"
-    """Drafts that branch."""
-    AUXILIARY = "auxiliary"
-    """Rows that are scored with a draft and can never be accepted; see `Auxiliary`."""
-    LAYERS = "layers"
-    """The target's own layers on the cache of the sequence; see `TargetInfo.own`."""
-
-
-@dataclass(frozen=True, slots=True)
-class SkipSet:
-    """Which parts of the target's layers a draft leaves out, counted from 0.
-
-    Args:
-        attention: the layers whose attention is skipped.
-        mlp: the layers whose feed-forward part is skipped.
-
-    Example:
-        >>> SkipSet(frozenset({2}), frozenset({1, 2})).num_whole(4)
-        1
-    """
-
-    attention: frozenset[int] = frozenset()
-    mlp: frozenset[int] = frozenset()
-
-    @classmethod
-    def behind(cls, layer: int, num_layers: int) -> SkipSet:
-        """All but the first `layer` layers.
-
-        >>> SkipSet.behind(1, 3).mlp == frozenset({1, 2})
-        True
-        """
-        rest = frozenset(range(layer, num_layers))
-        return cls(rest, rest)
-
-    def num_whole(self, num_layers: int) -> int:
-        """How many layers come before the first of which something is skipped."""
-        return min(self.attention | self.mlp, default=num_layers)
-
-    def num_sublayers(self, num_layers: int) -> int:
-        """How many attention and feed-forward parts are left."""
-        return 2 * num_layers - len(self.attention) - len(self.mlp)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -264,47 +213,6 @@ class Verdict(NamedTuple):
     token: int
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Scores:
-    """What the target says of one root and its draft.
-
-    Args:
-        logits: `[1 + n + m, V]`, float32 (float64 in tests), on the CPU, where the rules run; row 0
-            follows the root, row i + 1 follows draft node i, then come the m auxiliary rows.
-    """
-
-    logits: Tensor
-
-
-@dataclass(frozen=True, slots=True)
-class TargetInfo:
-    """What a drafter may know of the target.
-
-    Args:
-        name: for messages and reports.
-        vocab_size: the number of logits in a row.
-        max_length: the longest sequence, prompt and answer together, in tokens; None where
-            there is no limit.
-        max_draft_tokens: the most draft tokens that one pass takes; None where any number fits.
-        gives: the data that it can hand to a drafter beyond tokens.
-        invariant: whether the logits of a committed token carry the same bits whatever was
-            drafted (invariant mode).
-        row_costs: the time of a pass by its rows, in passes over one row, as far as it is known
-            beforehand; empty where nothing is.
-        own: the target's layers on the sequence that a session is opened for, a
-            `protocols.OwnLayers`; for drafters that need `Need.LAYERS`, None for the others.
-    """
-
-    name: str
-    vocab_size: int
-    max_length: int | None = None
-    max_draft_tokens: int | None = None
-    gives: frozenset[str] = frozenset()
-    invariant: bool = False
-    row_costs: Mapping[int, float] = field(default_factory=dict, repr=False, compare=False)
-    own: Any = field(default=None, repr=False, compare=False)
-
-
 class Budget(NamedTuple):
     """How far a drafter may go this round.
 
@@ -348,23 +256,6 @@ class Budget(NamedTuple):
         return max(self.num_draft_tokens, others)
 
 
-class Committed(NamedTuple):
-    """What became final: the prompt first, then the tokens of each round, in order.
-
-    Args:
-        tokens: the new final tokens.
-        draft: what was scored in the round; None for the prompt, and where it is not needed.
-        path: its accepted nodes that were kept.
-        logits: the target's own `[draft.num_rows, V]`, laid out as in `Scores`; for drafters that
-            need `Need.LOGITS`, None for the others.
-    """
-
-    tokens: tuple[int, ...]
-    draft: Draft | None = None
-    path: tuple[int, ...] = ()
-    logits: Tensor | None = None
-
-
 class Outcome(NamedTuple):
     """What became of a round, for the controller.
 
@@ -391,119 +282,3 @@ class Outcome(NamedTuple):
     num_sequences: int
     num_rows: int
     context: int
-
-
-class LogitBias(Mapping[int, float]):
-    """A bias by token id that cannot change; unlike a mapping proxy it copies, pickles and hashes.
-
-    Raises:
-        InvalidInput: a bias that is no number, NaN or +infinity; -infinity bans a token.
-    """
-
-    def __init__(self, bias: Mapping[int, float]) -> None:
-        if not isinstance(bias, Mapping):
-            raise InvalidInput(
-                f"logit_bias must map token ids to numbers, as in {{5: -1.0}}; it is {bias!r:.80}"
-            )
-        self._bias = {}
-        for token, value in bias.items():
-            try:
-                self._bias[operator.index(token)] = float(value)
-            except (TypeError, ValueError, OverflowError):
-                raise InvalidInput(
-                    f"logit_bias must map token ids to numbers; it maps {token!r} to {value!r}"
-                ) from None
-            if not float(value) < math.inf:
-                raise InvalidInput(
-                    f"a logit_bias must be a number below infinity; that of token {token} is "
-                    f"{value}"
-                )
-
-    def __getitem__(self, token: int) -> float:
-        return self._bias[token]
-
-    def __iter__(self) -> Iterator[int]:
-        return iter(self._bias)
-
-    def __len__(self) -> int:
-        return len(self._bias)
-
-    def __hash__(self) -> int:
-        return hash(frozenset(self._bias.items()))
-
-    def __repr__(self) -> str:
-        return repr(self._bias)
-
-
-@dataclass(frozen=True, slots=True)
-class SamplingParams:
-    """How a token is drawn from the target's logits. The defaults are greedy decoding.
-
-    The order is that of `transformers`: repetition penalty, presence and frequency penalties,
-    logit bias, allowed and banned tokens, then temperature, top-k, top-p and min-p.
-
-    Args:
-        temperature: 0 takes the most probable token (a point mass); above 0 divides the logits.
-        top_k: keep the k most probable tokens (and those that tie with the last); 0 keeps all.
-        top_p: keep the smallest set of most probable tokens whose mass reaches top_p.
-        min_p: keep tokens of at least min_p times the probability of the most probable one.
-        repetition_penalty: divides the positive, multiplies the negative logits of tokens that
-            stand in the prompt or in the answer so far; 1 changes nothing.
-        presence_penalty: subtracted from the logits of tokens in the answer so far.
-        frequency_penalty: subtracted once for each time the token stands in the answer so far.
-        logit_bias: added to the logits, by token id.
-        allowed_token_ids: only these may come out; None allows all.
-        banned_token_ids: these may not come out.
-        seed: the same seed gives the same text; None takes a fresh one.
-
-    Raises:
-        InvalidInput: a value outside its range.
-    """
-
-    temperature: float = 0.0
-    top_k: int = 0
-    top_p: float = 1.0
-    min_p: float = 0.0
-    repetition_penalty: float = 1.0
-    presence_penalty: float = 0.0
-    frequency_penalty: float = 0.0
-    logit_bias: Mapping[int, float] = field(default_factory=dict)
-    allowed_token_ids: frozenset[int] | None = None
-    banned_token_ids: frozenset[int] = frozenset()
-    seed: int | None = None
-
-    def __post_init__(self) -> None:
-        require_finite(self, "temperature", self.temperature, low=0.0)
-        require_int("top_k", self.top_k, low=0)
-        require_finite(self, "top_p", self.top_p, low=0.0, high=1.0)
-        require_finite(self, "min_p", self.min_p, low=0.0, high=1.0)
-        require_finite(self, "repetition_penalty", self.repetition_penalty, low=0.0)
-        for name in ("top_p", "repetition_penalty"):
-            if getattr(self, name) == 0:
-                raise InvalidInput(f"{name} must be above 0; it is 0")
-        require_finite(self, "presence_penalty", self.presence_penalty)
-        require_finite(self, "frequency_penalty", self.frequency_penalty)
-        if self.seed is not None:
-            require_int("seed", self.seed, low=0, high=2**64 - 1)
-        object.__setattr__(self, "logit_bias", LogitBias(self.logit_bias))
-        if self.allowed_token_ids is not None:
-            allowed = token_id_set("allowed_token_ids", self.allowed_token_ids)
-            object.__setattr__(self, "allowed_token_ids", allowed)
-            if not self.allowed_token_ids:
-                raise InvalidInput("allowed_token_ids is empty: no token could ever come out")
-        banned = token_id_set("banned_token_ids", self.banned_token_ids)
-        object.__setattr__(self, "banned_token_ids", banned)
-
-    @property
-    def is_greedy(self) -> bool:
-        """Whether every law is a point mass."""
-        return self.temperature == 0
-
-    @property
-    def has_penalties(self) -> bool:
-        """Whether the law depends on the tokens that came before, beyond the logits."""
-        return (self.repetition_penalty, self.presence_penalty, self.frequency_penalty) != (
-            1.0,
-            0.0,
-            0.0,
-        )

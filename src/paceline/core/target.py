@@ -1,0 +1,121 @@
+"""What a target tells of itself, and what it hands to a drafter: frozen values.
+
+Notation: V is the size of the vocabulary, n the number of drafted nodes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, NamedTuple
+
+from torch import Tensor
+
+from paceline.core.drafts import Draft
+
+
+class Need(StrEnum):
+    """What a drafter may need of the target beyond tokens; see `TargetInfo.gives`."""
+
+    LOGITS = "logits"
+    """The target's logits of every row that a round scored, rejected rows too."""
+    TREE = "tree"
+    """Drafts that branch."""
+    AUXILIARY = "auxiliary"
+    """Rows that are scored with a draft and can never be accepted; see `Auxiliary`."""
+    LAYERS = "layers"
+    """The target's own layers on the cache of the sequence; see `TargetInfo.own`."""
+
+
+@dataclass(frozen=True, slots=True)
+class SkipSet:
+    """Which parts of the target's layers a draft leaves out, counted from 0.
+
+    Args:
+        attention: the layers whose attention is skipped.
+        mlp: the layers whose feed-forward part is skipped.
+
+    Example:
+        >>> SkipSet(frozenset({2}), frozenset({1, 2})).num_whole(4)
+        1
+    """
+
+    attention: frozenset[int] = frozenset()
+    mlp: frozenset[int] = frozenset()
+
+    @classmethod
+    def behind(cls, layer: int, num_layers: int) -> SkipSet:
+        """All but the first `layer` layers.
+
+        >>> SkipSet.behind(1, 3).mlp == frozenset({1, 2})
+        True
+        """
+        rest = frozenset(range(layer, num_layers))
+        return cls(rest, rest)
+
+    def num_whole(self, num_layers: int) -> int:
+        """How many layers come before the first of which something is skipped."""
+        return min(self.attention | self.mlp, default=num_layers)
+
+    def num_sublayers(self, num_layers: int) -> int:
+        """How many attention and feed-forward parts are left."""
+        return 2 * num_layers - len(self.attention) - len(self.mlp)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Scores:
+    """What the target says of one root and its draft.
+
+    Args:
+        logits: `[1 + n + m, V]`, float32 (float64 in tests), on the CPU, where the rules run; row 0
+            follows the root, row i + 1 follows draft node i, then come the m auxiliary rows.
+    """
+
+    logits: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class TargetInfo:
+    """What a drafter may know of the target.
+
+    Args:
+        name: for messages and reports.
+        vocab_size: the number of logits in a row.
+        max_length: the longest sequence, prompt and answer together, in tokens; None where
+            there is no limit.
+        max_draft_tokens: the most draft tokens that one pass takes; None where any number fits.
+        gives: the data that it can hand to a drafter beyond tokens.
+        invariant: whether the logits of a committed token carry the same bits whatever was
+            drafted (invariant mode).
+        row_costs: the time of a pass by its rows, in passes over one row, as far as it is known
+            beforehand; empty where nothing is.
+        own: the target's layers on the sequence that a session is opened for, a
+            `protocols.OwnLayers`; for drafters that need `Need.LAYERS`, None for the others.
+    """
+
+    name: str
+    vocab_size: int
+    max_length: int | None = None
+    max_draft_tokens: int | None = None
+    gives: frozenset[str] = frozenset()
+    invariant: bool = False
+    row_costs: Mapping[int, float] = field(default_factory=dict, repr=False, compare=False)
+    own: Any = field(default=None, repr=False, compare=False)
+
+
+class Committed(NamedTuple):
+    """What became final: the prompt first, then the tokens of each round, in order.
+
+    Args:
+        tokens: the new final tokens.
+        draft: what was scored in the round; None for the prompt, and where it is not needed.
+        path: its accepted nodes that were kept.
+        logits: the target's own `[draft.num_rows, V]`, laid out as in `Scores`; for drafters that
+            need `Need.LOGITS`, None for the others.
+    """
+
+    tokens: tuple[int, ...]
+    draft: Draft | None = None
+    path: tuple[int, ...] = ()
+    logits: Tensor | None = None
