@@ -28,7 +28,7 @@ from torch import Tensor
 
 from paceline.core.drafts import ROOT, Draft, Scheme
 from paceline.core.protocols import Noise, Verifier
-from paceline.generate import registry
+from paceline.generate import plugins
 from paceline.sampling.noise import SeededNoise
 from paceline.sampling.siblings import draw_siblings
 from paceline.testing.law import output_law
@@ -45,7 +45,7 @@ PAIRS = {
 
 def rules() -> dict[str, Verifier]:
     """The rules of the package by their own name."""
-    points = registry.points("verifier").values()
+    points = plugins.points("verifier").values()
     made = [point.load()() for point in points if point.value.startswith("paceline.")]
     return {rule.name: rule for rule in made}
 

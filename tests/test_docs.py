@@ -18,7 +18,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, Llama
 from transformers.generation.streamers import TextStreamer
 
 import paceline
-from paceline.generate import registry
+from paceline.generate import plugins
 from tests import tiny_tokenizers
 
 ROOT = Path(__file__).parent.parent
@@ -84,11 +84,11 @@ def test_the_examples_of_a_page_run(
 
 def test_every_built_in_plug_in_has_its_place_in_the_docs() -> None:
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    for name in registry.names("drafter"):
+    for name in plugins.names("drafter"):
         assert (ROOT / f"docs/drafters/{name}.md").exists()
         assert f"`{name}`" in readme
     exactness = (ROOT / "docs/exactness.md").read_text(encoding="utf-8")
-    for name in registry.names("verifier"):
+    for name in plugins.names("verifier"):
         assert f"`{name}`" in exactness
 
 

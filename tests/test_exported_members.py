@@ -35,8 +35,8 @@ def test_an_unknown_name() -> None:
 def test_the_import_costs_nothing() -> None:
     code = (
         "import sys, paceline\n"
-        "from paceline.generate import registry\n"
-        "assert registry.names('drafter')\n"
+        "from paceline.generate import plugins\n"
+        "assert plugins.names('drafter')\n"
         "heavy = {'torch', 'transformers', 'numpy', 'gguf', 'rich', 'typer'} & sys.modules.keys()\n"
         "assert not heavy, heavy\n"
     )

@@ -5,15 +5,15 @@ import pytest
 
 from paceline.cli.describe import describe
 from paceline.cli.drafters import is_exact, listed
-from paceline.generate import registry
+from paceline.generate import plugins
 
 
 @pytest.mark.parametrize(
     ("kind", "name"),
-    [(kind, name) for kind in ("drafter", "verifier") for name in registry.names(kind)],
+    [(kind, name) for kind in ("drafter", "verifier") for name in plugins.names(kind)],
 )
 def test_what_is_read_from_the_source_is_what_the_class_says(kind, name):
-    found, loaded = describe(registry.points(kind)[name]), registry.find(kind, name)
+    found, loaded = describe(plugins.points(kind)[name]), plugins.find(kind, name).factory
     required = [
         field.name
         for field in dataclasses.fields(loaded)
@@ -27,15 +27,15 @@ def test_what_is_read_from_the_source_is_what_the_class_says(kind, name):
     # What a combination needs is what its drafters need.
     # What a drafter with several modes needs follows from its settings.
     needs = getattr(loaded, "needs", frozenset())
-    by_settings = registry.combines(loaded) or isinstance(needs, property)
+    by_settings = plugins.find(kind, name).traits.combines or isinstance(needs, property)
     assert frozenset(found.needs) == (frozenset() if by_settings else needs)
     assert found.summary.endswith(".")
 
 
 def test_the_lists_hold_every_name(run):
     found = json.loads(run("drafters", "--json").stdout)
-    assert [item["name"] for item in found["drafters"]] == registry.names("drafter")
-    assert [item["name"] for item in found["rules"]] == registry.names("verifier")
+    assert [item["name"] for item in found["drafters"]] == plugins.names("drafter")
+    assert [item["name"] for item in found["rules"]] == plugins.names("verifier")
     assert {"none", "ngram", "model"} <= {item["name"] for item in found["drafters"]}
     shown = run("drafters").stdout
     for item in (*found["drafters"], *found["rules"]):
@@ -46,7 +46,7 @@ def test_the_lists_hold_every_name(run):
 def test_a_drafter_is_as_exact_as_the_default_rule():
     rules = listed("verifier")
     for drafter in listed("drafter"):
-        assert is_exact(drafter, rules) is registry.find("verifier", "token").exact
+        assert is_exact(drafter, rules) is plugins.find("verifier", "token").factory.exact
     lossy = [dataclasses.replace(rule, exact=False) for rule in rules]
     assert is_exact(listed("drafter")[0], lossy) is False
     assert is_exact(listed("drafter")[0], []) is None

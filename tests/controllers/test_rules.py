@@ -16,7 +16,7 @@ from paceline.controllers.confidence import ConfidenceController
 from paceline.controllers.heuristic import HeuristicController
 from paceline.core.drafts import Budget, Draft, Outcome
 from paceline.errors import InvalidInput
-from paceline.generate import registry
+from paceline.generate import plugins
 from paceline.sampling.entropy import acceptance_bound
 from paceline.testing import check_controller
 from paceline.testing.simulation import Costs, Script, simulate
@@ -36,9 +36,9 @@ def lengths_after(session: Any, shares: Sequence[tuple[int, int]]) -> list[int]:
     return [told(session, drafted, accepted).num_draft_tokens for drafted, accepted in shares]
 
 
-@pytest.mark.parametrize("name", registry.names("controller"))
+@pytest.mark.parametrize("name", plugins.names("controller"))
 def test_every_controller_keeps_the_contract(name: str) -> None:
-    check_controller(registry.make("controller", name, {}))
+    check_controller(plugins.find("controller", name).make({}))
 
 
 def test_the_heuristic_schedule() -> None:

@@ -8,7 +8,7 @@ from paceline.core.drafts import Budget
 from paceline.core.sampling import SamplingParams
 from paceline.core.target import Committed, TargetInfo
 from paceline.drafters.none import NoDrafter
-from paceline.generate import registry
+from paceline.generate import plugins
 from paceline.sampling.noise import SeededNoise
 from paceline.sampling.warp import SamplingWarp
 from paceline.testing import check_drafter
@@ -41,4 +41,4 @@ def test_it_keeps_the_contract_of_drafters() -> None:
 
 
 def test_its_name_makes_it() -> None:
-    assert isinstance(registry.make("drafter", "none", {}), NoDrafter)
+    assert isinstance(plugins.find("drafter", "none").make({}), NoDrafter)

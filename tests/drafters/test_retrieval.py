@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from paceline.core.drafts import Budget, Draft, Scheme
 from paceline.core.sampling import SamplingParams
 from paceline.core.target import Committed, Need, TargetInfo
+from paceline.core.traits import traits_of
 from paceline.drafters.retrieval import RetrievalDrafter
 from paceline.drafting.stores.corpus import Corpus
 from paceline.errors import InvalidInput
-from paceline.generate.registry import default_verifier
 from paceline.sampling.noise import SeededNoise
 from paceline.sampling.warp import SamplingWarp
 from paceline.testing.drafters import check_drafter
@@ -111,7 +111,7 @@ def test_it_keeps_the_contract(mode: Any) -> None:
     rule = TreeVerifier() if mode == "tree" else None
     check_drafter(drafter, verifier=rule, text_alone=True)
     assert drafter.needs == (frozenset({Need.TREE}) if mode == "tree" else frozenset())
-    assert default_verifier(drafter) == ("tree" if mode == "tree" else "token")
+    assert traits_of(drafter).default_verifier == ("tree" if mode == "tree" else "token")
 
 
 def test_another_tokenizer_is_refused(tmp_path: Path) -> None:

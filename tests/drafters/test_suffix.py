@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 from paceline.core.drafts import Budget, Draft
 from paceline.core.sampling import SamplingParams
 from paceline.core.target import Committed, Need, TargetInfo
+from paceline.core.traits import traits_of
 from paceline.drafters.suffix import SuffixDrafter
 from paceline.drafting.stores.outputs import PastOutputs
 from paceline.errors import InvalidInput
-from paceline.generate.registry import default_verifier
 from paceline.sampling.noise import SeededNoise
 from paceline.sampling.warp import SamplingWarp
 from paceline.testing.drafters import check_drafter
@@ -232,7 +232,7 @@ def test_a_store_that_is_only_read_keeps_it_too(mode: Any) -> None:
 def test_what_each_mode_needs() -> None:
     path, tree = SuffixDrafter(), SuffixDrafter(mode="tree")
     assert (path.needs, tree.needs) == (frozenset(), {Need.TREE})
-    assert (default_verifier(path), default_verifier(tree)) == ("token", "tree")
+    assert (traits_of(path).default_verifier, traits_of(tree).default_verifier) == ("token", "tree")
 
 
 def test_outputs_are_learnt_when_they_end_and_prompts_are_not() -> None:

@@ -1,6 +1,6 @@
 """Rules in the engine: the joint law of the answer over rounds of trees, and greedy answers.
 
-The table of rules is made from the registry, as in tests/verifiers/test_table.py.
+The table of rules is made from the registered plug-ins, as in tests/verifiers/test_table.py.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from paceline.core.sampling import SamplingParams
 from paceline.core.target import Committed, TargetInfo
 from paceline.drafters.none import NoDrafter
 from paceline.errors import ContractViolation
-from paceline.generate import registry
+from paceline.generate import plugins
 from paceline.sampling.siblings import draw_siblings
 from tests.rigged import assert_same_law, law_of_run, markov, run
 
@@ -77,7 +77,7 @@ class SoftTreeSession:
 
 
 def rules() -> dict[str, Verifier]:
-    points = registry.points("verifier").values()
+    points = plugins.points("verifier").values()
     ours = [point.load()() for point in points if point.value.startswith("paceline.")]
     return {rule.name: rule for rule in ours}
 

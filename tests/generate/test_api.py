@@ -531,8 +531,8 @@ class TestSeeds:
                 now[0] += clock.choice((0.001, 0.002, 0.05))
                 return now[0]
 
-            for module in ("engine", "sequence"):
-                monkeypatch.setattr(f"paceline.{module}.perf_counter", tick)
+            for module in ("loop", "sequence"):
+                monkeypatch.setattr(f"paceline.engine.{module}.perf_counter", tick)
             found = model.generate(PROMPT, **options, seed=11)
             assert found.verifier == "coupling"
             texts.add(found.token_ids)

@@ -1,6 +1,6 @@
 """Every registered rule on every kind of draft that it takes, by enumeration.
 
-The table is made from the registry: a new rule is in it as soon as it is registered. An exact rule
+The table is made from the registered plug-ins: a new rule is in it at once. An exact rule
 has to give p to 1e-10, a lossy one has to be off, and what a rule does not take is refused.
 """
 
@@ -18,7 +18,7 @@ from paceline.core.drafts import Budget, Draft, Scheme
 from paceline.core.protocols import Verifier
 from paceline.engine.contract import check_draft
 from paceline.errors import InvalidInput
-from paceline.generate import registry
+from paceline.generate import plugins
 from paceline.sampling.noise import SeededNoise
 from tests.rigged import Line, markov
 from tests.rounds import (
@@ -34,7 +34,7 @@ EXACT = 1e-10
 
 def rules() -> dict[str, Verifier]:
     """The rules of the package by their own name, with default settings; aliases once."""
-    points = registry.points("verifier").values()
+    points = plugins.points("verifier").values()
     ours = [point.load()() for point in points if point.value.startswith("paceline.")]
     return {rule.name: rule for rule in ours}
 
@@ -127,7 +127,7 @@ def test_the_table_has_every_rule_and_every_scheme() -> None:
     assert {case.scheme for case in TAKEN} == set(Scheme)
     aliases = {
         name: point.load().name
-        for name, point in registry.points("verifier").items()
+        for name, point in plugins.points("verifier").items()
         if point.load().name != name
     }
     assert aliases == {"hsd": "block", "greedy-tree": "naive"}
@@ -136,7 +136,7 @@ def test_the_table_has_every_rule_and_every_scheme() -> None:
 @pytest.mark.parametrize("name", RULES)
 def test_a_rule_says_what_it_is(name: str) -> None:
     rule: Any = RULES[name]
-    assert registry.find("verifier", name) is type(rule)
+    assert plugins.find("verifier", name).factory is type(rule)
     assert isinstance(rule.exact, bool)
     assert isinstance(rule.couples, bool)
     assert rule.schemes <= set(Scheme)

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from paceline.cli import terminal
 from paceline.errors import InvalidInput
-from paceline.generate.assembly import check_rule, choose_drafter, make_controller
+from paceline.generate.choice import choose_drafter
+from paceline.generate.parts import check_rule, make_controller
 from paceline.workbench.workload.methods import DraftSource
 
 if TYPE_CHECKING:

@@ -9,14 +9,14 @@ from rich.table import Table
 
 from paceline.cli import options, terminal
 from paceline.cli.describe import Description, describe
-from paceline.generate import registry
+from paceline.generate import plugins
 
 DEFAULT_RULE = "token"
 
 
-def listed(kind: registry.Kind) -> list[Description]:
+def listed(kind: plugins.Kind) -> list[Description]:
     """Every plug-in of a kind, by name."""
-    points = registry.points(kind)
+    points = plugins.points(kind)
     return [describe(points[name]) for name in sorted(points)]
 
 

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from paceline.generate import registry
+from paceline.generate import plugins
 from paceline.models.known import KNOWN
 
 _MODEL, _PROMPT, _DRAFT = "Model", "Prompt", "Drafting"
@@ -111,7 +111,7 @@ Drafter = Annotated[
         metavar="NAME",
         about="How to draft; `paceline drafters` lists the names. Several, as in ngram,model, "
         "take turns. Default: ngram, or model where --draft-model is given.",
-        autocompletion=lambda: registry.names("drafter"),
+        autocompletion=lambda: plugins.names("drafter"),
     ),
 ]
 NumDraftTokens = Annotated[
@@ -160,7 +160,7 @@ Controller = Annotated[
         panel=_DRAFT,
         about="How the draft length is chosen: auto, fixed, or a rule of the literature. Default: "
         "auto, or fixed with -k N.",
-        autocompletion=lambda: registry.names("controller"),
+        autocompletion=lambda: plugins.names("controller"),
     ),
 ]
 ControllerOption = Annotated[
@@ -181,7 +181,7 @@ Verify = Annotated[
         about="The rule that accepts drafts; left out, the one that suits the drafter, and with "
         "--seed and -k auto coupling, by which a seed gives the same tokens whatever is drafted. "
         "typical, lenience and top-beta are not exact: they change what the target would say.",
-        autocompletion=lambda: registry.names("verifier"),
+        autocompletion=lambda: plugins.names("verifier"),
     ),
 ]
 VerifyOption = Annotated[

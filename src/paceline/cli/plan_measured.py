@@ -18,7 +18,8 @@ from paceline.cli.counting import steps
 from paceline.economics.roofline import SpeculationMemory
 from paceline.economics.stats import AcceptanceCounts
 from paceline.errors import InvalidInput, UnknownName
-from paceline.generate.assembly import choose_drafter, make_verifier
+from paceline.generate.choice import choose_drafter
+from paceline.generate.parts import make_verifier
 from paceline.workbench.plan.acceptance import MeasuredAcceptance, read_acceptance
 from paceline.workbench.plan.costs import Costs, MethodCosts
 from paceline.workbench.plan.decide import Decision, Method, counts_of_rates, decide, sentences

@@ -11,8 +11,8 @@ from paceline.cli import bench, options, terminal, threads
 from paceline.cli.calls import DEFAULT_MODEL, default_draft, tell_written, uses_chat
 from paceline.cli.counting import counting
 from paceline.errors import InvalidInput
-from paceline.generate import registry
-from paceline.generate.assembly import make_drafter
+from paceline.generate import plugins
+from paceline.generate.parts import make_drafter
 from paceline.workbench.report.files import Outputs
 from paceline.workbench.workload import read_records, select
 from paceline.workbench.workload.methods import Method, parse_methods
@@ -200,7 +200,7 @@ def _built(method: Method, tokenizer: Any) -> Drafter:
     def never(source: Any) -> Any:
         raise AssertionError("methods with a draft model load the target")
 
-    if registry.needs_draft_model(registry.find("drafter", method.drafters[0])):
+    if plugins.find("drafter", method.drafters[0]).traits.needs_draft_model:
         raise AssertionError("methods with a draft model load the target")
     return make_drafter(
         method.drafter,

@@ -93,14 +93,8 @@ class DraftSession(Protocol):
 class Drafter(Protocol):
     """A way to draft. Holds settings only: frozen, shareable, the same for every sequence.
 
-    A drafter that drafts with a model of its own says so in its class, by
-    `needs_draft_model: ClassVar[bool] = True`, and takes that model, a `Target`, as its setting
-    `model`. It can then be given by name together with a draft model. The mark is read from the
-    class, before there is a drafter, so it is no member here, and a class without it needs none
-    (`registry.needs_draft_model`). In the same way one that combines others, which it takes as its
-    setting `drafters`, says `combines: ClassVar[bool] = True`; and one whose draft model may have
-    another tokenizer, `translates: ClassVar[bool] = True`: it is handed both, as its settings
-    `tokenizer`, the target's, and `draft_tokenizer`.
+    What it may declare beyond these members, such as that it drafts with a model of its own,
+    stands in `core.traits`.
     """
 
     @property
@@ -226,9 +220,8 @@ class LayeredTarget(Target, Protocol):
 class Verifier(Protocol):
     """A rule that accepts or rejects a draft: a pure function of p, the draft and the noise.
 
-    Most rules walk: they ask for the law behind a node once they are there. One that asks for laws
-    behind tokens that it may then reject says so in its class, by `looks_ahead: ClassVar[bool] =
-    True`; logits processors that may keep a state are then refused (`registry.looks_ahead`).
+    Most rules walk: they ask for the law after a node once they are there. One that asks for laws
+    after tokens that it may then reject declares the trait `looks_ahead` (`core.traits`).
     """
 
     @property
@@ -290,7 +283,7 @@ class ControllerSession(Protocol):
 
 
 class Controller(Protocol):
-    """A rule for the draft length. Holds settings only."""
+    """A rule for the draft length. Holds settings only; what it may declare: `core.traits`."""
 
     @property
     def name(self) -> str:

@@ -16,6 +16,7 @@ from typing import ClassVar
 from paceline.core.drafts import Budget, Draft
 from paceline.core.protocols import Drafter, DraftSession, Noise, Warp
 from paceline.core.target import Committed, TargetInfo
+from paceline.core.traits import traits_of
 from paceline.errors import ContractViolation, InvalidInput
 
 
@@ -61,7 +62,7 @@ class CascadeDrafter:
     @property
     def default_verifier(self) -> str:
         """The first rule that one of them names other than "token"."""
-        rules = [str(getattr(drafter, "default_verifier", "token")) for drafter in self.drafters]
+        rules = [traits_of(drafter).default_verifier for drafter in self.drafters]
         return next((rule for rule in rules if rule != "token"), "token")
 
     def open(self, target: TargetInfo, capacity: int) -> CascadeSession:
@@ -69,7 +70,7 @@ class CascadeDrafter:
         parts: dict[str, _Part] = {}
         try:
             for drafter in self.drafters:
-                lazy = bool(getattr(drafter, "needs_draft_model", False)) and not drafter.needs
+                lazy = traits_of(drafter).needs_draft_model and not drafter.needs
                 parts[drafter.name] = _Part(drafter.open(target, capacity), lazy)
         except BaseException:
             CascadeSession(parts).close()

@@ -108,7 +108,7 @@ class SuffixDrafter:
 
     @property
     def default_verifier(self) -> str:
-        """A rule that takes the drafts of this mode; see `registry.default_verifier`."""
+        """A rule that takes the drafts of this mode; see `core.traits`."""
         return "tree" if self.mode == "tree" else "token"
 
     def open(self, target: TargetInfo, capacity: int) -> SuffixSession:

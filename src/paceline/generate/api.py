@@ -22,17 +22,16 @@ from paceline.engine.request import length_limit, token_ids
 from paceline.errors import InvalidInput, UnknownName
 from paceline.generate import jobs
 from paceline.generate import options as checked
-from paceline.generate.assembly import (
+from paceline.generate.jobs import Job
+from paceline.generate.parts import (
     Foreign,
     check_processors,
-    check_same_tokenizer,
     make_controller,
     make_drafter,
     make_verifier,
-    warn_of_vocabularies,
 )
-from paceline.generate.jobs import Job
 from paceline.generate.results import Chunk, Generation, Piece, promise_of
+from paceline.generate.tokenizers import check_same_tokenizer, warn_of_vocabularies
 from paceline.kernels.packing import Storage
 from paceline.models import Progress, loading
 from paceline.sampling.noise import SeededNoise

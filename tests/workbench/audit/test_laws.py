@@ -15,7 +15,7 @@ from paceline.drafters.model import ModelDrafter
 from paceline.drafters.ngram import NgramDrafter
 from paceline.drafters.none import NoDrafter
 from paceline.errors import InvalidInput
-from paceline.generate import registry
+from paceline.generate import plugins
 from paceline.testing.table import TableTarget
 from paceline.verifiers.coupling import CouplingVerifier
 from paceline.verifiers.token import TokenVerifier
@@ -55,9 +55,9 @@ def test_a_worked_fault_has_its_known_distance() -> None:
     assert row["total_variation"] == pytest.approx(0.11)
 
 
-@pytest.mark.parametrize("verifier", registry.names("verifier"))
+@pytest.mark.parametrize("verifier", plugins.names("verifier"))
 def test_registered_rules_are_as_exact_as_they_say(verifier: str) -> None:
-    rule = registry.make("verifier", verifier, {})
+    rule = plugins.find("verifier", verifier).make({})
     finding = check_law(Parts(ModelDrafter(HALF), rule, FixedController(2)), WARM, max_runs=400)
     assert finding.verdict is (Verdict.PASS if rule.exact else Verdict.FAULT), finding.summary
 
@@ -101,9 +101,9 @@ def test_coupling_holds_seed_by_seed_and_a_drafter_that_breaks_it_is_found() -> 
     assert broken.verdict is Verdict.FAULT
 
 
-@pytest.mark.parametrize("controller", registry.names("controller"))
+@pytest.mark.parametrize("controller", plugins.names("controller"))
 def test_every_registered_controller_keeps_the_law(controller: str) -> None:
-    staged = registry.make("controller", controller, {})
+    staged = plugins.find("controller", controller).make({})
     finding = check_law(Parts(ModelDrafter(HALF), TokenVerifier(), staged), WARM, max_runs=300)
     assert finding.verdict is Verdict.PASS, finding.summary
 

@@ -26,23 +26,22 @@ from paceline.core.events import Event
 from paceline.core.protocols import Controller, Drafter, Target, Verifier
 from paceline.core.sampling import SamplingParams
 from paceline.core.target import TargetInfo
+from paceline.core.traits import traits_of
 from paceline.engine.loop import Request, decode
 from paceline.engine.metrics import Metrics
 from paceline.errors import InvalidInput
-from paceline.generate import registry
 from paceline.generate.api import load
-from paceline.generate.assembly import (
+from paceline.generate.options import stop_strings as checked_stop_strings
+from paceline.generate.parts import (
     Foreign,
     check_processors,
     check_rule,
-    check_same_tokenizer,
     make_controller,
     make_drafter,
     make_verifier,
-    warn_of_vocabularies,
 )
-from paceline.generate.options import stop_strings as checked_stop_strings
 from paceline.generate.results import promise_of
+from paceline.generate.tokenizers import check_same_tokenizer, warn_of_vocabularies
 from paceline.integrations.huggingface.answers import Answers
 from paceline.integrations.huggingface.caches import extend, open_slot, visible_cache
 from paceline.integrations.huggingface.processors import processors_of_row, pure_ones, split_warpers
@@ -331,14 +330,15 @@ class Speculation:
         return self._with_model_of_now(self.drafter, target)
 
     def _with_model_of_now(self, drafter: Any, target: TargetInfo) -> Drafter:
-        if registry.combines(drafter):
+        traits = traits_of(drafter)
+        if traits.combines:
             parts = tuple(self._with_model_of_now(part, target) for part in drafter.drafters)
             drafter = replace(drafter, drafters=parts)
-        elif registry.needs_draft_model(drafter):  # it is `model`, see `protocols.Drafter`
+        elif traits.needs_draft_model:  # it is `model`, see `core.traits`
             if isinstance(self.draft_model, nn.Module):
                 drafter = replace(drafter, model=_draft_target(self.draft_model))
             known = None not in (self.tokenizer, getattr(self.draft_model, "tokenizer", None))
-            if not known and not registry.translates(drafter):
+            if not known and not traits.translates:
                 warn_of_vocabularies(target, drafter.model.info)
         made: Drafter = drafter
         return made

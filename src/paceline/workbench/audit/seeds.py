@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from paceline.core.traits import traits_of
 from paceline.generate.api import LanguageModel
-from paceline.generate.assembly import uses_clock
 from paceline.testing.differences import first_difference
 from paceline.workbench.audit.answers import NamedPrompt, answer, dtype_of, parts_of, plainly
 from paceline.workbench.audit.progress import Progress, silent
@@ -40,7 +40,7 @@ def check_seeds(
     """
     parts = parts_of(model, prompts[0].prompt, {**options, "seed": seed})
     couples = parts.verifier.couples
-    if uses_clock(parts.controller) and not couples:
+    if traits_of(parts.controller).uses_clock and not couples:
         return Finding(
             CHECK,
             None,

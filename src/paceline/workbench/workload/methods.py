@@ -17,8 +17,8 @@ from itertools import pairwise
 from typing import Any, NamedTuple
 
 from paceline.errors import InvalidInput, UnknownName
-from paceline.generate import registry
-from paceline.generate.assembly import choose_drafter, needs_draft_model
+from paceline.generate import plugins
+from paceline.generate.choice import choose_drafter, needs_draft_model
 from paceline.workbench.workload.items import DRAFTING, Item
 
 PLAIN = "none"
@@ -148,7 +148,7 @@ def check_items(methods: Sequence[Method], items: Iterable[Item]) -> None:
         (method, setting)
         for method in methods
         for drafter in method.drafters
-        for setting in registry.missing_settings("drafter", drafter, method.settings)
+        for setting in plugins.find("drafter", drafter).missing(method.settings)
         if setting in method.takes and f"{drafter}.{setting}" not in method.settings
     ]
     for item in items:
@@ -163,7 +163,7 @@ def check_items(methods: Sequence[Method], items: Iterable[Item]) -> None:
 def _methods(text: str, default: DraftSource | None, *, prompts_bring: bool) -> Iterator[Method]:
     drafters, settings = _split(text)
     for name in drafters:
-        if name not in (known := registry.names("drafter")):
+        if name not in (known := plugins.names("drafter")):
             raise UnknownName.among("drafter", name, known)
     if PLAIN in drafters and (settings or len(drafters) > 1):
         raise _malformed(text, f"{PLAIN!r} is plain decoding, alone and without settings")
@@ -234,13 +234,13 @@ def _method(
         option="draft=NAME in the method, or --draft-model",
     )
     if (verify := own.get("verify")) is not None:
-        registry.find("verifier", verify)
+        plugins.find("verifier", verify)
     return Method(drafters, _length(text, own.get("k")), used, verify, settings, name, takes)
 
 
 def _taken_from_prompts(drafters: tuple[str, ...]) -> tuple[str, ...]:
     """The settings that prompts may bring and that one of the drafters has."""
-    every = {setting for name in drafters for setting in registry.settings_of("drafter", name)}
+    every = {setting for name in drafters for setting in plugins.find("drafter", name).settings}
     return tuple(name for name in DRAFTING if name in every)
 
 
@@ -267,7 +267,7 @@ def _length(text: str, value: str | None) -> int | str | None:
     if value is None:
         return None
     if value == "auto":
-        registry.find("controller", "auto")
+        plugins.find("controller", "auto")
         return value
     if not value.isdecimal():
         raise _malformed(text, f"k must be a whole number, or auto; it is {value!r}")

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import logging
 import subprocess
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib.metadata import EntryPoint, EntryPoints
 from typing import Any, ClassVar
@@ -19,18 +19,15 @@ from paceline.drafters.model import ModelDrafter
 from paceline.drafters.ngram import NgramDrafter
 from paceline.drafters.predicted_output import PredictedOutputDrafter
 from paceline.errors import InvalidInput, PacelineError, UnknownName
-from paceline.generate import assembly, registry
-from paceline.generate.assembly import (
-    Choice,
+from paceline.generate import parts, plugins
+from paceline.generate.choice import Choice, choose_drafter
+from paceline.generate.parts import (
     check_processors,
     check_rule,
-    check_same_tokenizer,
-    choose_drafter,
     encode_references,
     make_controller,
     make_drafter,
     make_verifier,
-    warn_of_vocabularies,
 )
 from paceline.verifiers.block import BlockVerifier
 from paceline.verifiers.lenience import LenienceVerifier
@@ -63,14 +60,17 @@ class ForeignModel(Foreign):
 
 
 @pytest.fixture
-def foreign(monkeypatch: pytest.MonkeyPatch) -> None:
+def foreign(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     places = {"foreign": "Foreign", "foreign-model": "ForeignModel"}
     found = EntryPoints(
         EntryPoint(name, f"{__name__}:{attribute}", "paceline.drafters")
         for name, attribute in places.items()
     )
-    monkeypatch.setattr(registry, "entry_points", lambda *, group: found)
+    monkeypatch.setattr(plugins, "entry_points", lambda: found)
     monkeypatch.setitem(sys.modules, __name__, sys.modules[__name__])
+    plugins.forget()
+    yield
+    plugins.forget()
 
 
 def made(drafter: Any = None, settings: Any = None, draft_model: Any = None) -> Any:
@@ -79,7 +79,7 @@ def made(drafter: Any = None, settings: Any = None, draft_model: Any = None) -> 
         settings,
         draft_model,
         as_target=lambda source: {"target": TARGET}[source],
-        as_foreign=lambda source: assembly.Foreign({"target": TARGET}[source], *TOKENIZERS),
+        as_foreign=lambda source: parts.Foreign({"target": TARGET}[source], *TOKENIZERS),
         encode=lambda text: [ord(letter) for letter in text],
     )
 
@@ -146,7 +146,7 @@ class TestChoice:
     def test_an_unknown_name_is_refused_before_torch_is_loaded(self) -> None:
         code = (
             "import sys\n"
-            "from paceline.generate.assembly import choose_drafter\n"
+            "from paceline.generate.choice import choose_drafter\n"
             "from paceline.errors import UnknownName\n"
             "try:\n"
             "    choose_drafter('ngrm')\n"
@@ -346,25 +346,3 @@ class TestControllers:
     def test_what_is_none(self, given: Any) -> None:
         with pytest.raises(PacelineError):
             make_controller(*given)
-
-
-class TestVocabularies:
-    NAMES: ClassVar[dict[str, str]] = {"target": "large", "draft": "small"}
-
-    def test_the_same_tokenizer(self) -> None:
-        check_same_tokenizer(byte_level(), byte_level(), **self.NAMES)
-
-    def test_another_one(self) -> None:
-        with pytest.raises(InvalidInput, match="draft model small has another tokenizer than larg"):
-            check_same_tokenizer(byte_level(), sentencepiece(), **self.NAMES)
-
-    @pytest.mark.parametrize(
-        ("size", "told"), [(1000, 0), (1010, 0), (990, 0), (1011, 1), (989, 1)]
-    )
-    def test_sizes_that_padding_does_not_explain_are_told(
-        self, size: int, told: int, caplog: pytest.LogCaptureFixture
-    ) -> None:
-        with caplog.at_level(logging.WARNING, logger="paceline"):
-            warn_of_vocabularies(TargetInfo("large", 1000), TargetInfo("small", size))
-        assert len(caplog.records) == told
-        assert all(f"vocabulary of {size} tokens" in message for message in caplog.messages)

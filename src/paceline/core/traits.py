@@ -1,0 +1,74 @@
+"""What a plug-in may declare of itself beyond its protocol, and what holds where it is silent.
+
+A trait is an attribute of the plug-in's class, as in `needs_draft_model: ClassVar[bool] = True`, or
+a property, where it depends on the settings. A plug-in that declares nothing has the defaults.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import Any
+
+from paceline.errors import ContractViolation
+
+
+@dataclass(frozen=True, slots=True)
+class Traits:
+    """What a plug-in declares; read it with `traits_of`.
+
+    Args:
+        needs_draft_model: of a drafter: it drafts with a model of its own, a `protocols.Target`,
+            which is its setting `model`. It can then be given by name together with a draft model.
+        translates: of a drafter with a draft model: that model may have another tokenizer. It is
+            given both tokenizers, as its settings `tokenizer`, the target's, and `draft_tokenizer`.
+        combines: of a drafter: it holds others, which are its setting `drafters`. It can then be
+            given by name together with their names.
+        names: of a drafter that combines others: their names, among which a controller may choose.
+        default_verifier: of a drafter: the rule that verifies its drafts where the user names
+            none. A drafter of trees names a rule that takes trees.
+        looks_ahead: of a rule: it asks for distributions after draft tokens that it may then
+            reject. Logits processors that may keep a state are refused beside it.
+        uses_clock: of a controller: its draft lengths depend on timings, and so differ from run to
+            run.
+
+    Example:
+        >>> Traits().default_verifier
+        'token'
+    """
+
+    needs_draft_model: bool = False
+    translates: bool = False
+    combines: bool = False
+    names: tuple[str, ...] = ()
+    default_verifier: str = "token"
+    looks_ahead: bool = False
+    uses_clock: bool = False
+
+
+def traits_of(plugin: Any) -> Traits:
+    """The traits of a plug-in, or of its class.
+
+    What a class leaves to its settings, by a property, has its default until there is an object.
+
+    Raises:
+        ContractViolation: a trait that is not of its type.
+
+    Example:
+        >>> class Branching:
+        ...     default_verifier = "tree"
+        >>> traits_of(Branching).default_verifier, traits_of(Branching()).combines
+        ('tree', False)
+    """
+    declared: dict[str, Any] = {}
+    for trait in fields(Traits):
+        value = getattr(plugin, trait.name, trait.default)
+        if isinstance(plugin, type) and hasattr(value, "__get__"):
+            continue
+        if not isinstance(value, type(trait.default)):
+            name = getattr(plugin, "name", plugin)
+            raise ContractViolation(
+                f"plug-in {name!r:.80} declares {trait.name} as {value!r:.80}; it must be of type "
+                f"{type(trait.default).__name__}"
+            )
+        declared[trait.name] = value
+    return Traits(**declared)

@@ -1,0 +1,236 @@
+"""Which drafter a call means, and from what it is to be built: checked before anything is loaded.
+
+Nothing here imports torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from paceline.core.traits import traits_of
+from paceline.errors import InvalidInput, UnknownName
+from paceline.generate import plugins
+from paceline.generate.plugins import Plugin
+
+if TYPE_CHECKING:
+    from paceline.core.protocols import Drafter
+
+_MEMBERS: dict[plugins.Kind, tuple[str, ...]] = {
+    "drafter": ("name", "needs", "open"),
+    "verifier": ("name", "exact", "couples", "schemes", "needs_chain", "verify"),
+    "controller": ("name", "open"),
+}
+
+
+class Choice(NamedTuple):
+    """A registered drafter and what it is to be built from.
+
+    Args:
+        name: under which it is registered.
+        settings: without the draft model.
+        draft_model: as it was given; None for a drafter that needs none.
+        parts: the drafters that it combines, where it combines some.
+    """
+
+    name: str
+    settings: dict[str, Any]
+    draft_model: Any
+    parts: tuple[Choice | Drafter, ...] = ()
+
+
+_COMBINED = "ngram,model"
+"""What a drafter that combines others does where nobody says which."""
+
+
+def choose_drafter(
+    drafter: str | Sequence[str] | None,
+    settings: Mapping[str, Any] | None = None,
+    draft_model: Any = None,
+    *,
+    option: str = "draft_model",
+) -> Choice:
+    """Check that a drafter, its settings and a draft model go together; builds nothing.
+
+    Args:
+        drafter: a registered name; None is "model" where a draft model is given, else "ngram".
+            Several, in a list or with commas between them, are a "cascade" of them.
+        settings: of the drafter. The setting `model` of a drafter that needs a draft model is
+            another way to give one. Of a drafter that combines others: its own, and theirs, which
+            may carry the name of the one that they are for, as in "ngram.max_ngram".
+        draft_model: in any form.
+        option: what the caller calls the draft model.
+
+    Raises:
+        UnknownName: no such drafter, or no such setting of it.
+        InvalidInput: a drafter without the draft model or another setting that it needs, with
+            two draft models, or with one that it does not take.
+
+    Example:
+        >>> choose_drafter(None, {"max_ngram": 4})
+        Choice(name='ngram', settings={'max_ngram': 4}, draft_model=None, parts=())
+    """
+    chosen = checked_settings(settings)
+    if drafter is None:
+        drafter = "ngram" if draft_model is None and "model" not in chosen else "model"
+    names = _several(drafter)
+    if names is not None:
+        drafter, chosen = "cascade", {"drafters": names, **chosen}
+    assert isinstance(drafter, str)
+    plugin = plugins.find("drafter", drafter)
+    if plugin.traits.combines:
+        return _choose_parts(plugin, chosen, draft_model, option)
+    needs_model = plugin.traits.needs_draft_model
+    plugin.check(chosen)
+    missing = plugin.missing(chosen)
+    if needed := [name for name in missing if not (needs_model and name == "model")]:
+        raise InvalidInput(
+            f"drafter {drafter!r} needs the setting {needed[0]!r}; give it in drafter_options, on "
+            "the command line with --drafter-option NAME=VALUE (texts with --reference or "
+            "--prediction FILE)"
+        )
+    if not needs_model:
+        if draft_model is not None:
+            raise InvalidInput(f"drafter {drafter!r} takes no draft model; leave {option} out")
+        return Choice(drafter, chosen, None)
+    as_setting = chosen.pop("model", None)
+    if draft_model is not None and as_setting is not None:
+        raise InvalidInput(
+            f"the draft model is given twice, as {option} and as the setting 'model' of drafter "
+            f"{drafter!r}; give one"
+        )
+    draft_model = as_setting if draft_model is None else draft_model
+    if draft_model is None:
+        raise InvalidInput(f"drafter {drafter!r} needs a draft model; give {option}")
+    return Choice(drafter, chosen, draft_model)
+
+
+def _several(drafter: Any) -> list[Any] | None:
+    """Several drafters or their names; None where it is one name."""
+    if isinstance(drafter, str):
+        found: list[Any] = [name.strip() for name in drafter.split(",")]
+    elif isinstance(drafter, Sequence) and drafter:
+        found = list(drafter)
+    else:
+        raise InvalidInput(
+            "drafter must be a registered name, a drafter, or a list of them; it is "
+            f"{drafter!r:.80}"
+        )
+    return found if len(found) > 1 or not isinstance(drafter, str) else None
+
+
+def _members(given: Any) -> list[Any]:
+    """What a drafter that combines others combines: names, or drafters."""
+    given = given.split(",") if isinstance(given, str) else given
+    if not isinstance(given, Iterable):
+        raise InvalidInput(f"drafters must be a list of names or drafters; it is {given!r:.80}")
+    return [part.strip() if isinstance(part, str) else part for part in given]
+
+
+def needs_draft_model(drafter: str, settings: Mapping[str, Any]) -> bool:
+    """Whether a drafter given by name, or one of those that it combines, drafts with a model.
+
+    Raises:
+        UnknownName: no such drafter.
+        InvalidInput: a setting `drafters` that is no list.
+
+    Example:
+        >>> needs_draft_model("hybrid", {"drafters": "ngram, recycling"})
+        False
+    """
+    traits = plugins.find("drafter", drafter).traits
+    if not traits.combines:
+        return traits.needs_draft_model
+    return any(
+        plugins.find("drafter", part).traits.needs_draft_model
+        if isinstance(part, str)
+        else traits_of(part).needs_draft_model
+        for part in _members(settings.get("drafters", _COMBINED))
+    )
+
+
+def _choose_parts(
+    plugin: Plugin, settings: dict[str, Any], draft_model: Any, option: str
+) -> Choice:
+    """The choice of a drafter that combines others, and of those."""
+    members = _members(settings.pop("drafters", _COMBINED))
+    named = [part for part in members if isinstance(part, str)]
+    own, theirs = _settings_by_part(plugin, named, settings)
+    if not draft_model and "model" in own:
+        draft_model = own.pop("model")
+    parts: list[Choice | Drafter] = []
+    used = False
+    for part in members:
+        if not isinstance(part, str):
+            check_members("drafter", "drafters", part)
+            parts.append(part)
+            continue
+        traits = plugins.find("drafter", part).traits
+        if traits.combines:
+            raise InvalidInput(
+                f"drafter {plugin.name!r} combines single drafters; {part!r} is not one"
+            )
+        takes = traits.needs_draft_model
+        used = used or takes
+        source = draft_model if takes and "model" not in theirs[part] else None
+        parts.append(choose_drafter(part, theirs[part], source, option=option))
+    if draft_model is not None and not used:
+        raise InvalidInput(
+            f"none of the drafters {', '.join(named)} takes a draft model; leave {option} out"
+        )
+    plugin.check(own)
+    return Choice(plugin.name, own, None, tuple(parts))
+
+
+def _settings_by_part(
+    plugin: Plugin, parts: Sequence[str], settings: Mapping[str, Any]
+) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
+    """The settings of the combination itself, and those of each part.
+
+    Raises:
+        UnknownName: a setting that nobody has.
+        InvalidInput: one that several parts have, which does not say whose it is.
+    """
+    own: dict[str, Any] = {}
+    theirs: dict[str, dict[str, Any]] = {part: {} for part in parts}
+    known = {part: plugins.find("drafter", part).settings for part in parts}
+    for setting, value in settings.items():
+        part, dot, rest = setting.partition(".")
+        if dot and part in theirs:
+            theirs[part][rest] = value
+            continue
+        takers = [part for part in parts if setting in known[part]]
+        if setting in plugin.settings or setting == "model":
+            own[setting] = value
+        elif len(takers) == 1:
+            theirs[takers[0]][setting] = value
+        elif takers:
+            raise InvalidInput(
+                f"{setting!r} is a setting of {' and of '.join(takers)}; say whose, as in "
+                f"{takers[0]}.{setting}"
+            )
+        else:
+            every = sorted({item for part in parts for item in known[part]})
+            raise UnknownName.among(f"setting of drafters {', '.join(parts)}:", setting, every)
+    return own, theirs
+
+
+def checked_settings(settings: Any, of: str = "a drafter") -> dict[str, Any]:
+    """A copy; None is no settings."""
+    if settings is None:
+        return {}
+    if not isinstance(settings, Mapping) or not all(isinstance(name, str) for name in settings):
+        raise InvalidInput(
+            f"the settings of {of} must map their names to values; they are {settings!r:.80}"
+        )
+    return dict(settings)
+
+
+def check_members(kind: plugins.Kind, option: str, given: Any) -> None:
+    """Refuse an object that cannot be a plug-in of the kind, or is a class and not an object."""
+    missing = [name for name in _MEMBERS[kind] if not hasattr(given, name)]
+    if missing or isinstance(given, type):
+        reason = f"has no {missing[0]}" if missing else "is a class; make an object of it"
+        raise InvalidInput(
+            f"{option} must be a registered name or a {kind}; {given!r:.80} {reason}"
+        )
