@@ -411,6 +411,33 @@ def test_state_that_is_not_rolled_back_is_caught_where_that_is_asked_for() -> No
         check_drafter(NoRollback(), text_alone=True)
 
 
+@pytest.mark.parametrize(("moves", "passes"), [(1e-7, True), (1e-2, False)])
+def test_confidence_may_round_otherwise_in_other_rounds_and_no_more(
+    moves: float, passes: bool
+) -> None:
+    class Session(PlantedSession):
+        rounds = 0
+
+        def observe(self, committed: Committed) -> None:
+            super().observe(committed)
+            self.rounds += 1
+
+        def propose(self, budget: Budget, warp: Warp, noise: Noise) -> Draft:
+            sure = 0.5 + moves * self.rounds
+            return Draft((0,), confidence=(sure,)) if budget.num_draft_tokens else Draft()
+
+    class Sure(Planted):
+        def open(self, target: TargetInfo, capacity: int) -> PlantedSession:
+            return Session(self.function, target.vocab_size)
+
+    drafter = Sure(lambda *_: Draft())
+    if passes:
+        check_drafter(drafter, text_alone=True)
+    else:
+        with pytest.raises(ContractViolation, match="'text alone'"):
+            check_drafter(drafter, text_alone=True)
+
+
 def test_what_cannot_be_checked_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(InvalidInput, match="needs hidden states"):
         check_drafter(Hungry())
