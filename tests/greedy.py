@@ -14,7 +14,7 @@ from paceline.drafters.model import ModelDrafter
 from paceline.drafters.ngram import NgramDrafter
 from paceline.drafters.none import NoDrafter
 from paceline.targets.cached import CachedTarget
-from paceline.targets.dense.decoder import DenseDecoder
+from paceline.targets.dense.loading import from_weights
 from tests.rigged import run
 from tests.tiny_models import build, tokens_of
 
@@ -37,9 +37,7 @@ def generated(model: Any, prompt: Sequence[int], count: int) -> tuple[int, ...]:
 def unrelated() -> CachedTarget:
     """A draft model that is hardly ever right: other random weights, the same vocabulary."""
     model = build("qwen3", num_hidden_layers=1)
-    return CachedTarget(
-        DenseDecoder.from_weights(model.state_dict(), model.config, dtype=torch.float32)
-    )
+    return CachedTarget(from_weights(model.state_dict(), model.config, dtype=torch.float32))
 
 
 DRAFTERS: dict[str, Callable[[Target], Drafter]] = {

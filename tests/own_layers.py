@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from paceline.targets.cached import CachedTarget
-from paceline.targets.dense.decoder import DenseDecoder
+from paceline.targets.dense.loading import from_weights
 from tests.rigged import Run
 from tests.tiny_models import build
 
@@ -34,7 +34,7 @@ def _target(num_layers: int, max_length: int, **options: Any) -> CachedTarget:
     for name in weights:
         if name.endswith(("o_proj.weight", "down_proj.weight")):
             weights[name] = weights[name] * 0.15
-    decoder = DenseDecoder.from_weights(weights, model.config, dtype=torch.float32)
+    decoder = from_weights(weights, model.config, dtype=torch.float32)
     return CachedTarget(decoder, **options)
 
 

@@ -11,7 +11,7 @@ import transformers
 from torch import Tensor, nn
 
 from paceline.targets.cached import CachedTarget
-from paceline.targets.dense.decoder import DenseDecoder
+from paceline.targets.dense.loading import from_weights
 
 VOCAB = 64
 
@@ -118,7 +118,7 @@ def tiny(name: str) -> Any:
 
 def lean_target(model: Any, **options: Any) -> CachedTarget:
     """A tiny model behind the lean decoder, in float32; see `CachedTarget` for options."""
-    decoder = DenseDecoder.from_weights(model.state_dict(), model.config, dtype=torch.float32)
+    decoder = from_weights(model.state_dict(), model.config, dtype=torch.float32)
     return CachedTarget(decoder, **options)
 
 

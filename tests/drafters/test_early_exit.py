@@ -15,6 +15,7 @@ from paceline.errors import InvalidInput
 from paceline.targets.attention import Pass
 from paceline.targets.cached import CachedTarget
 from paceline.targets.dense.decoder import DenseDecoder
+from paceline.targets.dense.loading import from_weights
 from paceline.testing import check_drafter
 from paceline.verifiers.coupling import CouplingVerifier
 from tests.own_layers import LAYERS, lean, rate, shallow
@@ -69,7 +70,7 @@ def test_drafting_and_verifying_take_fewer_layer_passes_than_two_models() -> Non
             return super().layer(number, x, batch, angles, **parts)
 
     model = build("llama", num_hidden_layers=LAYERS)
-    decoder = Counting.from_weights(model.state_dict(), model.config, dtype=torch.float32)
+    decoder = from_weights(model.state_dict(), model.config, dtype=torch.float32, kind=Counting)
     found = run(CachedTarget(decoder), PROMPT, EarlyExitDrafter(exit_layer=2), k=4, max_tokens=30)
     prompt = len(PROMPT) - 1
     scored = sum(r.num_rows for r in found.rounds)
@@ -87,7 +88,7 @@ def test_a_quarter_of_the_layers_is_the_default() -> None:
             return super().layer(number, x, *arguments, **parts)
 
     model = build("llama", num_hidden_layers=9)
-    decoder = Watching.from_weights(model.state_dict(), model.config, dtype=torch.float32)
+    decoder = from_weights(model.state_dict(), model.config, dtype=torch.float32, kind=Watching)
     run(CachedTarget(decoder), PROMPT, EarlyExitDrafter(), k=3, max_tokens=5)
     assert {number for number, drafting in rows if drafting} == {0, 1}
 

@@ -13,7 +13,7 @@ from paceline.drafters.jacobi import JacobiDrafter
 from paceline.sampling.noise import SeededNoise
 from paceline.sampling.warp import SamplingWarp
 from paceline.targets.cached import CachedTarget
-from paceline.targets.dense.decoder import DenseDecoder
+from paceline.targets.dense.loading import from_weights
 from paceline.targets.hf.decoder import HFDecoder
 from paceline.testing import check_drafter
 from paceline.verifiers.coupling import CouplingVerifier
@@ -75,7 +75,7 @@ def test_greedy_tokens_are_those_of_plain_decoding(family: str, k: int) -> None:
 
 def test_it_runs_to_the_last_place_of_the_context() -> None:
     model = tiny("llama")
-    decoder = DenseDecoder.from_weights(model.state_dict(), model.config, dtype=torch.float32)
+    decoder = from_weights(model.state_dict(), model.config, dtype=torch.float32)
     target = CachedTarget(decoder)
     found = run(target, tokens_of(100), JacobiDrafter(), k=8, max_tokens=None)
     assert found.tokens == run(target, tokens_of(100), max_tokens=None).tokens

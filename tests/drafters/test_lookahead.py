@@ -17,7 +17,7 @@ from paceline.errors import InvalidInput
 from paceline.sampling.noise import SeededNoise
 from paceline.sampling.warp import SamplingWarp
 from paceline.targets.cached import CachedTarget
-from paceline.targets.dense.decoder import DenseDecoder
+from paceline.targets.dense.loading import from_weights
 from paceline.targets.hf.decoder import HFDecoder
 from paceline.testing import check_drafter
 from paceline.verifiers.coupling import CouplingVerifier
@@ -243,7 +243,7 @@ def test_it_runs_to_the_last_place_of_the_context(place: str) -> None:
     decoder = (
         HFDecoder(model)
         if place == "hf"
-        else DenseDecoder.from_weights(model.state_dict(), model.config, dtype=torch.float32)
+        else from_weights(model.state_dict(), model.config, dtype=torch.float32)
     )
     target = CachedTarget(decoder)
     for length in (1, 30, 38):

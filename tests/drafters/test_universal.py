@@ -20,7 +20,7 @@ from paceline.errors import InvalidInput
 from paceline.sampling.noise import SeededNoise
 from paceline.sampling.warp import SamplingWarp
 from paceline.targets.cached import CachedTarget
-from paceline.targets.dense.decoder import DenseDecoder
+from paceline.targets.dense.loading import from_weights
 from paceline.testing import check_drafter
 from paceline.testing.table import TableTarget
 from paceline.verifiers.block import BlockVerifier
@@ -214,7 +214,7 @@ def lean_pair(first: Any, second: Any) -> tuple[CachedTarget, CachedTarget]:
     for seed, tokenizer in enumerate((first, second)):
         model = build("llama", vocab_size=len(tokenizer))
         model = randomise(lambda model=model: model, seed)
-        decoder = DenseDecoder.from_weights(model.state_dict(), model.config, dtype=torch.float32)
+        decoder = from_weights(model.state_dict(), model.config, dtype=torch.float32)
         found.append(CachedTarget(decoder))
     return found[0], found[1]
 
@@ -273,9 +273,7 @@ class TestGreedy:
         tokenizer = tiny_tokenizers.byte_level()
         target, _ = lean_pair(tokenizer, tokenizer)
         model = build("llama", vocab_size=len(tokenizer), max_position_embeddings=32)
-        short = CachedTarget(
-            DenseDecoder.from_weights(model.state_dict(), model.config, dtype=torch.float32)
-        )
+        short = CachedTarget(from_weights(model.state_dict(), model.config, dtype=torch.float32))
         prompt = tuple(tokenizer.encode("the stop"))
         found = run(target, prompt, UniversalDrafter(short, tokenizer, tokenizer), max_tokens=60)
         assert found.tokens == run(target, prompt, max_tokens=60).tokens

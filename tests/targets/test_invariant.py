@@ -19,6 +19,7 @@ from paceline.errors import InvalidInput, UnsupportedModel
 from paceline.targets.attention import Pass
 from paceline.targets.cached import CachedTarget
 from paceline.targets.dense.decoder import DenseDecoder
+from paceline.targets.dense.loading import from_weights
 from paceline.targets.invariant import KEYS, holds, make_invariant
 from paceline.verifiers.coupling import CouplingVerifier
 from tests.rigged import ragged, run
@@ -31,7 +32,7 @@ SIZES = {"hidden_size": 64, "intermediate_size": 128, "head_dim": 16}
 @cache
 def decoder(dtype: str, max_length: int = 1024) -> DenseDecoder:
     model = build("llama", max_position_embeddings=max_length, **SIZES)
-    return DenseDecoder.from_weights(
+    return from_weights(
         model.state_dict(),
         model.config,
         dtype=DTYPES[dtype],

@@ -19,6 +19,7 @@ from paceline.errors import ContextOverflow, ContractViolation, InvalidInput
 from paceline.targets.attention import Pass
 from paceline.targets.cached import CachedTarget
 from paceline.targets.dense.decoder import DenseDecoder
+from paceline.targets.dense.loading import from_weights
 from paceline.targets.hf.decoder import HFDecoder
 from paceline.targets.slot import Slot
 from tests.tiny_models import VOCAB, build, own_logits, tokens_of
@@ -54,7 +55,7 @@ class Counting(DenseDecoder):
 
 
 def counting(model: Any) -> Counting:
-    decoder = Counting.from_weights(model.state_dict(), model.config, dtype=torch.float32)
+    decoder = from_weights(model.state_dict(), model.config, dtype=torch.float32, kind=Counting)
     assert isinstance(decoder, Counting)
     decoder.calls, decoder.rows = Counter(), Counter()
     return decoder

@@ -14,7 +14,7 @@ from paceline.core.protocols import Target, Work
 from paceline.core.target import Scores
 from paceline.targets.attention import Segment
 from paceline.targets.cached import CachedTarget
-from paceline.targets.dense.decoder import DenseDecoder
+from paceline.targets.dense.loading import from_weights
 from paceline.testing.differences import Parting, first_difference
 from tests.rigged import ragged, run
 from tests.tiny_models import VOCAB, build, tokens_of
@@ -110,7 +110,7 @@ class RoundsOtherwise:
 
 def bfloat16() -> CachedTarget:
     model = build("llama")
-    return CachedTarget(DenseDecoder.from_weights(model.state_dict(), model.config, dtype=BF16))
+    return CachedTarget(from_weights(model.state_dict(), model.config, dtype=BF16))
 
 
 def partings(target: Target, between: Callable[[], None] = lambda: None) -> list[Parting]:

@@ -17,6 +17,7 @@ from paceline.errors import ContractViolation, InvalidInput
 from paceline.kernels.packing import Storage
 from paceline.targets.cached import CachedTarget
 from paceline.targets.dense.decoder import DenseDecoder
+from paceline.targets.dense.loading import from_weights
 from paceline.targets.hf.decoder import HFDecoder
 from paceline.targets.invariant import make_invariant
 from paceline.testing import TargetRule, check_target
@@ -79,9 +80,7 @@ def test_a_model_with_learned_positions_passes_to_its_last_token() -> None:
 def dense(**options: Any) -> DenseDecoder:
     """A context of 40 tokens, which the checks fill to the last one."""
     model = build("llama", max_position_embeddings=40)
-    return DenseDecoder.from_weights(
-        model.state_dict(), model.config, dtype=torch.float32, **options
-    )
+    return from_weights(model.state_dict(), model.config, dtype=torch.float32, **options)
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,8 @@ from paceline.errors import InvalidInput, ModelError
 from paceline.kernels.packing import STORAGES, Storage, pack_modules
 from paceline.models import Progress, eos_token_ids, load_tokenizer, resolve
 from paceline.targets.cached import Decoder
-from paceline.targets.dense import decoder as dense
+from paceline.targets.dense import loading as dense
+from paceline.targets.dense.architecture import unsupported
 from paceline.targets.hf.decoder import HFDecoder
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
@@ -69,9 +70,9 @@ def load_files(
     tokenizer = load_tokenizer(files.folder, trust_remote_code=trust_remote_code)
     ends = eos_token_ids(files.folder, tokenizer)
     safe = any(files.folder.glob("*.safetensors"))
-    reason = dense.unsupported(config) if safe else "its weights are pickled"
+    reason = unsupported(config) if safe else "its weights are pickled"
     if reason is None:
-        decoder: Decoder = dense.DenseDecoder.load(
+        decoder: Decoder = dense.load(
             files.folder,
             config,
             dtype=wanted,

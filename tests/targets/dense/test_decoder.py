@@ -20,8 +20,9 @@ from paceline.errors import ModelError, UnsupportedModel
 from paceline.kernels import packing
 from paceline.kernels.llvm import few_rows
 from paceline.targets.cached import CachedTarget
-from paceline.targets.dense import decoder as dense
-from paceline.targets.dense.decoder import Architecture, DenseDecoder, unsupported
+from paceline.targets.dense.architecture import FAMILIES, Architecture, unsupported
+from paceline.targets.dense.decoder import DenseDecoder
+from paceline.targets.dense.loading import from_weights, load
 from paceline.targets.hf.decoder import HFDecoder
 from tests.greedy import COUNT, DRAFTERS, PROMPT, assert_greedy, generated
 from tests.rigged import ragged, run
@@ -79,7 +80,7 @@ def answer(model: Any) -> tuple[int, ...]:
 
 
 def lean(model: Any, *, dtype: torch.dtype = torch.float32, **options: Any) -> DenseDecoder:
-    return DenseDecoder.from_weights(model.state_dict(), model.config, dtype=dtype, **options)
+    return from_weights(model.state_dict(), model.config, dtype=dtype, **options)
 
 
 def scored(target: CachedTarget, text: tuple[int, ...], draft: Draft) -> Tensor:
@@ -281,7 +282,7 @@ class TestHead:
         model = build("llama", tie_word_embeddings=False)
         weights = {n: w for n, w in model.state_dict().items() if n != "lm_head.weight"}
         with pytest.raises(ModelError, match=r"'lm_head\.weight' is missing"):
-            DenseDecoder.from_weights(weights, model.config, dtype=torch.float32)
+            from_weights(weights, model.config, dtype=torch.float32)
 
 
 @pytest.mark.parametrize(
@@ -300,7 +301,7 @@ def test_a_weight_of_another_size_than_the_configuration_says(name: str, cut: An
     key = f"model.layers.1.{name}.weight"
     weights[key] = weights[key][cut]
     with pytest.raises(ModelError, match=rf"model\.layers\.1\.{name}.*do not belong together"):
-        DenseDecoder.from_weights(weights, model.config, dtype=torch.float32)
+        from_weights(weights, model.config, dtype=torch.float32)
 
 
 class TestUnsupported:
@@ -351,7 +352,7 @@ class TestUnsupported:
 
     def test_the_families_are_taken(self) -> None:
         assert unsupported(llama()) is None
-        assert set(dense.FAMILIES) == {family for family, _ in MODELS.values()}
+        assert set(FAMILIES) == {family for family, _ in MODELS.values()}
 
 
 def llama(**changes: Any) -> LlamaConfig:
@@ -367,7 +368,7 @@ class TestFiles:
         model = build("qwen2", tie_word_embeddings=tied)
         model.save_pretrained(tmp_path, max_shard_size=shards)
         assert (len(list(tmp_path.glob("*.safetensors"))) > 1) == (shards == "20KB")
-        decoder = DenseDecoder.load(tmp_path, model.config, dtype=torch.float32)
+        decoder = load(tmp_path, model.config, dtype=torch.float32)
         text = tokens_of(12)
         found = scored(CachedTarget(decoder), text, TREE)
         torch.testing.assert_close(found, scored(CachedTarget(lean(model)), text, TREE), **CLOSE)
@@ -380,7 +381,7 @@ class TestFiles:
         del weights["model.layers.1.mlp.up_proj.weight"]
         save_file(weights, file, metadata={"format": "pt"})
         with pytest.raises(ModelError, match=r"'model\.layers\.1\.mlp\.up_proj\.weight'"):
-            DenseDecoder.load(tmp_path, model.config, dtype=torch.float32)
+            load(tmp_path, model.config, dtype=torch.float32)
 
     def test_weights_of_another_size_are_refused(self) -> None:
         model = build("llama")
@@ -395,7 +396,7 @@ from pathlib import Path
 import torch
 from transformers import AutoConfig
 from paceline.kernels import packing
-from paceline.targets.dense.decoder import DenseDecoder
+from paceline.targets.dense.loading import load
 
 torch.set_num_threads(1)
 
@@ -412,7 +413,7 @@ for kind in (storage, "plain"):
         torch.ones(4, 32, dtype=torch.bfloat16)
     )
 before = peak()
-decoder = DenseDecoder.load(
+decoder = load(
     folder, config, dtype=torch.bfloat16, storage=storage, head_storage=storage
 )
 print(peak() - before, decoder.num_bytes)
@@ -473,9 +474,7 @@ def test_padding_of_few_rows_changes_no_logits(
     monkeypatch.setattr(packing, "least_packed_rows", lambda dtype: 4)
     model = build(*MODELS[family][:1], **MODELS[family][1])
     padded = CachedTarget(
-        DenseDecoder.from_weights(
-            model.state_dict(), model.config, dtype=torch.float32, storage="packed"
-        )
+        from_weights(model.state_dict(), model.config, dtype=torch.float32, storage="packed")
     )
     text = tokens_of(9, seed=3)
     for length in range(4):
@@ -497,9 +496,7 @@ def test_compiled_loops_give_a_chain_the_bits_of_plain_decoding(family: str) -> 
     model = build(
         family, hidden_size=128, num_attention_heads=4, head_dim=32, num_key_value_heads=2
     )
-    decoder = DenseDecoder.from_weights(
-        model.state_dict(), model.config, dtype=torch.bfloat16, storage="packed"
-    )
+    decoder = from_weights(model.state_dict(), model.config, dtype=torch.bfloat16, storage="packed")
     target = CachedTarget(decoder)
     text = tokens_of(60, seed=3)
     plain, drafted = target.open(70), target.open(70)

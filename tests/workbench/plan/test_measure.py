@@ -15,7 +15,7 @@ from paceline.drafters.ngram import NgramDrafter
 from paceline.drafters.none import NoDrafter
 from paceline.errors import InvalidInput
 from paceline.targets.cached import CachedTarget
-from paceline.targets.dense.decoder import DenseDecoder
+from paceline.targets.dense.loading import from_weights
 from paceline.testing.table import TableTarget
 from paceline.verifiers.token import TokenVerifier
 from paceline.workbench.plan.measure import measure_memory, measure_method, measure_passes
@@ -98,7 +98,7 @@ def test_without_text_there_is_nothing_to_measure() -> None:
 
 def test_memory_is_that_of_the_tensors() -> None:
     model = build("llama")
-    decoder = DenseDecoder.from_weights(
+    decoder = from_weights(
         model.state_dict(), model.config, dtype=torch.float32, storage="plain", head_storage="plain"
     )
     found = measure_memory(decoder, tokens_of(6))
