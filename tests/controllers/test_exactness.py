@@ -17,6 +17,7 @@ from paceline.controllers.heuristic import HeuristicController
 from paceline.core.drafts import Budget, Outcome
 from paceline.core.protocols import Controller, Drafter
 from paceline.core.sampling import SamplingParams
+from paceline.core.target import Opening
 from paceline.drafters.cascade import CascadeDrafter
 from paceline.drafters.model import ModelDrafter
 from paceline.drafters.ngram import NgramDrafter
@@ -38,8 +39,8 @@ class Scripted:
         self.inner, self.row, self.token = inner, row, token
         self.lengths: set[int] = set()
 
-    def open(self) -> Any:
-        outer, session = self, self.inner.open()
+    def open(self, opening: Opening = Opening()) -> Any:
+        outer, session = self, self.inner.open(opening)
 
         class Session:
             def budget(self) -> Budget:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from paceline.core.drafts import Budget
+from paceline.core.drafts import Budget, Draft
 from paceline.core.sampling import SamplingParams
 from paceline.core.target import Committed, TargetInfo
 from paceline.drafters.model import ModelDrafter
@@ -113,6 +113,59 @@ class TestCache:
                 torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-5)
             fresh.close()
         session.close()
+
+    def test_nothing_is_read_before_a_draft_is_asked_for(self, other: CachedTarget) -> None:
+        session = session_of(ModelDrafter(other), 100)
+        session.observe(Committed(tokens_of(60)))
+        assert session._model.model.length(session._model.slot) == 0
+        assert not session.propose(Budget(0), SamplingWarp(WARM), SeededNoise(0)).tokens
+        assert session._model.model.length(session._model.slot) == 0
+        session.propose(Budget(1), SamplingWarp(WARM), SeededNoise(0))
+        assert session._model.model.length(session._model.slot) == 60
+
+    def test_a_limit_on_catching_up_makes_it_a_draft_with_a_shorter_context(
+        self, other: CachedTarget
+    ) -> None:
+        """The drafts are those of a session that was given the last tokens alone as its prompt."""
+        text, warp = tokens_of(90, seed=2), SamplingWarp(SamplingParams())
+
+        def like(start: int, end: int) -> Draft:
+            fresh = session_of(ModelDrafter(other), 100)
+            fresh.observe(Committed(text[start:end]))
+            return fresh.propose(Budget(4), warp, SeededNoise(7))
+
+        def assert_same_draft(found: Draft, expected: Draft) -> None:
+            assert found.tokens == expected.tokens
+            assert found.confidence == pytest.approx(expected.confidence, rel=1e-4)
+
+        def drafted(limit: int | None) -> Draft:
+            return session.propose(Budget(4, max_catch_up=limit), warp, SeededNoise(7))
+
+        session = session_of(ModelDrafter(other), 100)
+        session.observe(Committed(text[:50]))
+        assert_same_draft(drafted(12), like(38, 50))
+        session.observe(Committed(text[50:60]))
+        # Ten are missing and twelve allowed: the context has grown.
+        assert_same_draft(drafted(12), like(38, 60))
+        session.observe(Committed(text[60:80]))
+        assert_same_draft(drafted(5), like(75, 80))
+        session.observe(Committed(text[80:83]))
+        # Without a limit it reads all of the text, from the start.
+        assert_same_draft(drafted(None), like(0, 83))
+        assert session._model.model.length(session._model.slot) >= 83
+        session.observe(Committed(text[83:85]))
+        assert_same_draft(drafted(1), like(84, 85))
+
+    def test_a_draft_model_of_a_short_context_goes_on_with_the_last_tokens(
+        self, other: CachedTarget
+    ) -> None:
+        """What it takes counts from where it started to read."""
+        session = session_of(ModelDrafter(other), 60)
+        session._model.room = 20
+        session.observe(Committed(tokens_of(50)))
+        assert not session.propose(Budget(4), SamplingWarp(WARM), SeededNoise(0)).tokens
+        limited = Budget(4, max_catch_up=10)
+        assert len(session.propose(limited, SamplingWarp(WARM), SeededNoise(0)).tokens) == 4
 
     def test_a_second_proposal_forgets_the_first(self, other: CachedTarget) -> None:
         session = session_of(ModelDrafter(other), 50)

@@ -15,7 +15,7 @@ from paceline.core.drafts import ROOT, Budget, Draft, Outcome, Scheme
 from paceline.core.events import Round
 from paceline.core.protocols import Noise, Verifier, Work
 from paceline.core.sampling import SamplingParams
-from paceline.core.target import Committed, TargetInfo
+from paceline.core.target import Committed, Opening, TargetInfo
 from paceline.drafters import tree as tree_module
 from paceline.drafters.model import ModelDrafter
 from paceline.drafters.tree import TreeDrafter
@@ -91,7 +91,7 @@ class Bounded:
     allowed: Budget
     name: ClassVar[str] = "bounded"
 
-    def open(self) -> Bounded:
+    def open(self, opening: Opening = Opening()) -> Bounded:
         return self
 
     def budget(self) -> Budget:

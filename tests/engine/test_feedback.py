@@ -7,7 +7,7 @@ import torch
 from paceline.core.drafts import Auxiliary, Budget, Draft, Outcome, Scheme
 from paceline.core.events import Round
 from paceline.core.protocols import Noise, Warp
-from paceline.core.target import Committed, Need, TargetInfo
+from paceline.core.target import Committed, Need, Opening, TargetInfo
 from paceline.engine.loop import Request, decode
 from paceline.sampling.noise import SeededNoise
 from paceline.testing.table import TableTarget
@@ -31,7 +31,7 @@ def told_of(needs: frozenset[str]) -> tuple[list[Committed], list[Outcome], list
     class Watching:
         name = "watching"
 
-        def open(self) -> Watching:
+        def open(self, opening: Opening = Opening()) -> Watching:
             return self
 
         def budget(self) -> Budget:

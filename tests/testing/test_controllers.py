@@ -8,6 +8,7 @@ import pytest
 
 from paceline.controllers.auto import AutoController
 from paceline.core.drafts import Budget, Outcome
+from paceline.core.target import Opening
 from paceline.errors import ContractViolation
 from paceline.testing import ControllerRule, check_controller
 
@@ -27,7 +28,7 @@ class Planted:
     def __init__(self, lengths: Any, name: Any = "planted") -> None:
         self.lengths, self.name = lengths, name
 
-    def open(self) -> Session:
+    def open(self, opening: Opening = Opening()) -> Session:
         return Session(self.lengths)
 
 
@@ -38,7 +39,7 @@ class Shared(Planted):
         super().__init__(lambda heard: Budget(heard % 11))
         self.session = Session(self.lengths)
 
-    def open(self) -> Session:
+    def open(self, opening: Opening = Opening()) -> Session:
         return self.session
 
 
@@ -49,7 +50,7 @@ class Counting(Planted):
         super().__init__(None)
         self.asked = 0
 
-    def open(self) -> Session:
+    def open(self, opening: Opening = Opening()) -> Session:
         self.asked = 0
 
         def lengths(heard: int) -> Budget:
@@ -60,7 +61,7 @@ class Counting(Planted):
 
 
 class Deaf(Planted):
-    def open(self) -> Session:
+    def open(self, opening: Opening = Opening()) -> Session:
         class Raising(Session):
             def observe(self, outcome: Outcome) -> None:
                 assert outcome.draft.confidence is not None

@@ -10,6 +10,7 @@ from typing import ClassVar
 
 from paceline.checks import require_finite, require_int
 from paceline.core.drafts import Budget, Outcome
+from paceline.core.target import Opening
 from paceline.sampling.threshold import Threshold, next_threshold
 
 
@@ -45,7 +46,7 @@ class AdaEDLController:
         for name in ("bound", "aim", "step"):
             require_finite(self, name, getattr(self, name), low=0.0, high=1.0)
 
-    def open(self) -> AdaEDLSession:
+    def open(self, opening: Opening = Opening()) -> AdaEDLSession:
         """See `protocols.Controller.open`."""
         return AdaEDLSession(self)
 

@@ -11,6 +11,7 @@ from typing import ClassVar
 
 from paceline.checks import require_finite, require_int
 from paceline.core.drafts import Budget, Outcome
+from paceline.core.target import Opening
 from paceline.sampling.threshold import Threshold, next_threshold
 
 
@@ -42,7 +43,7 @@ class AdaptiveThresholdController:
         require_finite(self, "threshold", self.threshold, low=0.0, high=1.0)
         require_finite(self, "aim", self.aim, low=0.0, high=1.0)
 
-    def open(self) -> AdaptiveThresholdSession:
+    def open(self, opening: Opening = Opening()) -> AdaptiveThresholdSession:
         """See `protocols.Controller.open`."""
         return AdaptiveThresholdSession(self)
 

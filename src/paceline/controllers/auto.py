@@ -21,6 +21,7 @@ from paceline.checks import require_finite, require_int
 from paceline.controllers.evidence import Calibration, Evidence
 from paceline.controllers.timing import DraftTimes, PassTimes
 from paceline.core.drafts import Budget, Outcome
+from paceline.core.target import Opening
 from paceline.errors import InvalidInput
 
 STEP = 0.12
@@ -100,7 +101,7 @@ class AutoController:
         """Whether its decisions depend on timings, and so differ from run to run."""
         return self.costs is None
 
-    def open(self) -> AutoSession:
+    def open(self, opening: Opening = Opening()) -> AutoSession:
         """See `protocols.Controller.open`.
 
         Raises:

@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 
 from paceline.checks import require_finite, require_int
 from paceline.core.drafts import Budget, Outcome
+from paceline.core.target import Opening
 from paceline.errors import InvalidInput
 
 
@@ -59,7 +60,7 @@ class BanditController:
         require_finite(self, "cost", self.cost, low=0.0)
         require_finite(self, "delta", self.delta, low=1e-12, high=1.0)
 
-    def open(self) -> BanditSession:
+    def open(self, opening: Opening = Opening()) -> BanditSession:
         """See `protocols.Controller.open`."""
         return BanditSession(self)
 

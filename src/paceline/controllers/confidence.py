@@ -11,6 +11,7 @@ from typing import ClassVar
 from paceline.checks import require_finite, require_int
 from paceline.controllers.fixed import FixedSession
 from paceline.core.drafts import Budget
+from paceline.core.target import Opening
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +38,6 @@ class ConfidenceController:
         require_int("num_draft_tokens", self.num_draft_tokens, low=0)
         require_finite(self, "threshold", self.threshold, low=0.0, high=1.0)
 
-    def open(self) -> FixedSession:
+    def open(self, opening: Opening = Opening()) -> FixedSession:
         """See `protocols.Controller.open`."""
         return FixedSession(Budget(self.num_draft_tokens, min_confidence=self.threshold))

@@ -7,6 +7,7 @@ from typing import ClassVar
 
 from paceline.checks import require_int
 from paceline.core.drafts import Budget, Outcome
+from paceline.core.target import Opening
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +25,7 @@ class FixedController:
     def __post_init__(self) -> None:
         require_int("num_draft_tokens", self.num_draft_tokens, low=0)
 
-    def open(self) -> FixedSession:
+    def open(self, opening: Opening = Opening()) -> FixedSession:
         """See `protocols.Controller.open`."""
         return FixedSession(Budget(self.num_draft_tokens))
 

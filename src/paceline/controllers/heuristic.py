@@ -11,6 +11,7 @@ from typing import ClassVar
 
 from paceline.checks import require_int
 from paceline.core.drafts import Budget, Outcome
+from paceline.core.target import Opening
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +35,7 @@ class HeuristicController:
         require_int("longest", self.longest, low=1)
         require_int("num_draft_tokens", self.num_draft_tokens, low=1, high=self.longest)
 
-    def open(self) -> HeuristicSession:
+    def open(self, opening: Opening = Opening()) -> HeuristicSession:
         """See `protocols.Controller.open`."""
         return HeuristicSession(self.num_draft_tokens, self.longest)
 

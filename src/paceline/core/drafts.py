@@ -229,6 +229,10 @@ class Budget(NamedTuple):
             proposes nothing where it holds its first token to be less probable than this.
         fallback: the budget of the drafter that is to step in where the one asked for has
             nothing; None leaves the round plain.
+        max_catch_up: the most tokens that a draft model reads before it drafts. Where more are
+            missing, the prompt say, it starts afresh from the last ones and drafts from a shorter
+            context; it keeps that context until it is asked without a limit. None reads all of
+            the text.
     """
 
     num_draft_tokens: int
@@ -239,6 +243,7 @@ class Budget(NamedTuple):
     min_path_confidence: float = 0.0
     min_first_confidence: float = 0.0
     fallback: Budget | None = None
+    max_catch_up: int | None = None
 
     def within(self, most: int) -> Budget:
         """The same with at most `most` tokens on a path, fallbacks included.

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple, Protocol
 from torch import Tensor
 
 from paceline.core.drafts import Budget, Draft, Outcome, Scheme, Verdict
-from paceline.core.target import Committed, Scores, SkipSet, TargetInfo
+from paceline.core.target import Committed, Opening, Scores, SkipSet, TargetInfo
 
 
 class Purpose(IntEnum):
@@ -290,6 +290,6 @@ class Controller(Protocol):
         """The name under which it is registered."""
         ...
 
-    def open(self) -> ControllerSession:
-        """Start on a sequence."""
+    def open(self, opening: Opening = Opening()) -> ControllerSession:
+        """Start on a sequence; `opening` says what is known of it beforehand."""
         ...

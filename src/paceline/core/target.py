@@ -90,6 +90,8 @@ class TargetInfo:
             drafted (invariant mode).
         row_costs: the time of a pass by its rows, in passes over one row, as far as it is known
             beforehand; empty where nothing is.
+        num_weights: the weights that every token of a prompt goes through, those of the layers:
+            what reading a prompt costs, relative to another model. 0 where it is not known.
         own: the target's layers on the sequence that a session is opened for, a
             `protocols.OwnLayers`; for drafters that need `Need.LAYERS`, None for the others.
     """
@@ -101,7 +103,24 @@ class TargetInfo:
     gives: frozenset[str] = frozenset()
     invariant: bool = False
     row_costs: Mapping[int, float] = field(default_factory=dict, repr=False, compare=False)
+    num_weights: int = field(default=0, repr=False, compare=False)
     own: Any = field(default=None, repr=False, compare=False)
+
+
+class Opening(NamedTuple):
+    """What is known of a sequence when it starts, for its controller.
+
+    Args:
+        num_prompt_tokens: the length of the prompt.
+        max_tokens: the most tokens that the answer can have; None where that is not known.
+        min_tokens: the fewest.
+        target: what the target says of itself; None where there is none.
+    """
+
+    num_prompt_tokens: int = 0
+    max_tokens: int | None = None
+    min_tokens: int = 0
+    target: TargetInfo | None = None
 
 
 class Committed(NamedTuple):

@@ -79,23 +79,20 @@ class CascadeDrafter:
 
 
 class _Part:
-    """One drafter's session. A lazy one hears of the prompt, and of what follows when it is asked.
+    """One drafter's session. A lazy one hears of the text when it is asked.
 
-    A draft model that is not asked for a while so reads what it missed in one pass. The prompt it
-    reads at once, as it does alone: read later it would be time that decoding waits for, and a
-    controller would have to wager it all on the first draft.
+    A draft model that is not asked for a while so hears of what it missed at once, and of no
+    drafts but its own.
     """
 
     def __init__(self, session: DraftSession, lazy: bool) -> None:
         self.session, self._lazy = session, lazy
-        self._has_prompt = False
         self._missed: list[int] = []
 
     def observe(self, committed: Committed) -> None:
-        if self._lazy and self._has_prompt:
+        if self._lazy:
             self._missed += committed.tokens
         else:
-            self._has_prompt = True
             self.session.observe(committed)
 
     def propose(self, budget: Budget, warp: Warp, noise: Noise) -> Draft:

@@ -77,7 +77,7 @@ class ModelSession:
     def propose(self, budget: Budget, warp: Warp, noise: Noise) -> Draft:
         """See `protocols.DraftSession.propose`."""
         model, warp = self._model, self._warp or warp
-        if not (length := model.reach(budget.num_draft_tokens)):
+        if not (length := model.reach(budget)):
             return Draft()
         stop = Stop(
             max(budget.min_confidence, self._drafter.min_confidence),

@@ -213,7 +213,7 @@ class TreeSession:
     def propose(self, budget: Budget, warp: Warp, noise: Noise) -> Draft:
         """See `protocols.DraftSession.propose`."""
         warp = self._warp or warp
-        depth = self._model.reach(budget.num_draft_tokens)
+        depth = self._model.reach(budget)
         max_nodes = self._max_nodes
         if budget.max_nodes is not None:
             max_nodes = min(max_nodes, budget.max_nodes)

@@ -129,7 +129,7 @@ class UniversalSession:
 
     def propose(self, budget: Budget, warp: Warp, noise: Noise) -> Draft:
         """See `protocols.DraftSession.propose`."""
-        length = self._model.reach(budget.num_draft_tokens)
+        length = self._model.reach(budget)
         if not length or not self._model.committed:
             return Draft()
         stop = Stop(budget.min_confidence, budget.min_path_confidence, budget.entropy_bound)

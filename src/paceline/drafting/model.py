@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from torch import Tensor
 from torch.nn import functional
 
-from paceline.core.drafts import Draft
+from paceline.core.drafts import Budget, Draft
 from paceline.core.protocols import Noise, Purpose, Target, Warp, Work
 from paceline.core.sampling import SamplingParams
 from paceline.core.target import TargetInfo
@@ -31,8 +31,9 @@ _CATCH_UP = 16
 class DraftModel:
     """A model that follows the committed tokens of one sequence and runs ahead of them.
 
-    Its cache holds a prefix of `committed`, then drafted tokens. Nothing is cut before it has to
-    be: a drafted token that became final stays where it is.
+    Its cache holds committed tokens from the place `origin` on, then drafted ones. Nothing is cut
+    before it has to be: a drafted token that became final stays where it is. Nothing is read
+    before a draft is asked for, so that a model that is not asked costs nothing.
 
     Args:
         model: the draft model, a target like any other.
@@ -45,22 +46,18 @@ class DraftModel:
         self.room = capacity if limit is None else min(capacity, limit)
         """The most tokens that the model takes."""
         self.committed: list[int] = []
+        self.origin = 0
+        """The place of the first committed token that it has read, or will read first."""
         self.cached: list[int] = []
         self.model, self._vocab_size = model, vocab_size
         self.slot = model.open(self.room)
         self._told = False
 
     def observe(self, tokens: Sequence[int]) -> None:
-        """Cut the cache to what became final; a prompt is taken in at once.
-
-        Later tokens wait for the next draft, so that a model that is not asked costs nothing.
-        """
-        old = len(self.committed)
+        """Cut the cache to what became final; new tokens wait for the next draft."""
+        right = min(len(self.committed) - self.origin, len(self.cached))
         self.committed += tokens
-        self._keep(self.committed, min(old, len(self.cached)))
-        missing = self.committed[len(self.cached) : self.room]
-        if old == 0 and len(missing) > _CATCH_UP:
-            self._prefill(missing[:-1])
+        self._keep(self.committed[self.origin :], right)
 
     def revise(self, kept: int, tokens: Sequence[int]) -> None:
         """Keep the first `kept` committed tokens, and append others in place of the rest.
@@ -69,15 +66,21 @@ class DraftModel:
         otherwise when it goes on.
         """
         del self.committed[kept:]
+        if kept <= self.origin:
+            self._start_at(0)
         if self.committed or tokens:
             self.observe(tokens)
 
-    def reach(self, num_draft_tokens: int) -> int:
-        """How many tokens it can draft from here, up to `num_draft_tokens`.
+    def reach(self, budget: Budget) -> int:
+        """How many tokens it can draft from here within a budget; called before each draft.
 
-        The last draft token is not fed, so a draft may reach one token past the room.
+        Chooses the context by `Budget.max_catch_up`. The last draft token is not fed, so a draft
+        may reach one token past the room.
         """
-        length = min(num_draft_tokens, self.room - len(self.committed) + 1)
+        num_draft_tokens = budget.num_draft_tokens
+        if num_draft_tokens > 0:
+            self._choose_context(budget.max_catch_up)
+        length = min(num_draft_tokens, self.room - (len(self.committed) - self.origin) + 1)
         if length <= 0 < num_draft_tokens and not self._told:
             self._told = True
             log.warning(
@@ -97,8 +100,8 @@ class DraftModel:
         The path, which goes on from the committed tokens, stays in the cache, the tree does not.
         What of the path is there already is not fed again, but for its last token.
         """
-        text = [*self.committed, *path]
-        self._keep(text, min(len(self.committed), len(self.cached)))
+        text = [*self.committed[self.origin :], *path]
+        self._keep(text, min(len(text) - len(path), len(self.cached)))
         return self._feed(text[len(self.cached) :], tree)
 
     def feed(self, token: int) -> Tensor:
@@ -130,6 +133,19 @@ class DraftModel:
     def close(self) -> None:
         """Free the slot."""
         self.model.close(self.slot)
+
+    def _choose_context(self, max_catch_up: int | None) -> None:
+        """Start afresh from the last tokens where too many are missing, or from the first one."""
+        if max_catch_up is None:
+            if self.origin:
+                self._start_at(0)
+        elif len(self.committed) - self.origin - len(self.cached) > max(max_catch_up, 1):
+            self._start_at(len(self.committed) - max(max_catch_up, 1))
+
+    def _start_at(self, origin: int) -> None:
+        self.origin = origin
+        self.cached.clear()
+        self.model.rollback(self.slot, 0)
 
     def _keep(self, text: Sequence[int], right: int) -> None:
         """Cut the cache to a prefix of a text; the first `right` tokens agree."""

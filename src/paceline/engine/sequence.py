@@ -14,7 +14,7 @@ from torch import Tensor
 from paceline.core.drafts import ROOT, Budget, Draft, Outcome
 from paceline.core.events import Finished, FinishReason, Prefilled, Round
 from paceline.core.protocols import Drafter, LayeredTarget, Target, Verifier
-from paceline.core.target import Committed, Need, Scores, TargetInfo
+from paceline.core.target import Committed, Need, Opening, Scores, TargetInfo
 from paceline.engine.contract import check_draft, check_verdict
 from paceline.engine.request import Request, length_limit, token_ids
 from paceline.errors import ContractViolation, InvalidInput
@@ -67,7 +67,13 @@ class ActiveSequence:
                 f"target, which {target.info.name} does not give; choose another drafter"
             )
         self.needs_logits = Need.LOGITS in request.drafter.needs
-        self.controller = request.controller.open()
+        most = self.limit - self.num_prompt_tokens
+        # Without a reason to end before, the answer has as many tokens as it may have.
+        ends = bool(request.stop_token_ids or request.stop_rules)
+        least = request.min_tokens if ends else most
+        self.controller = request.controller.open(
+            Opening(self.num_prompt_tokens, most, min(least, most), target.info)
+        )
         self.slot = target.open(self.limit) if request.slot is None else request.slot
         try:
             info = info_for(request.drafter, target, self.slot)

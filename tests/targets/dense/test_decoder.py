@@ -26,7 +26,7 @@ from paceline.targets.dense.loading import from_weights, load
 from paceline.targets.hf.decoder import HFDecoder
 from tests.greedy import COUNT, DRAFTERS, PROMPT, assert_greedy, generated
 from tests.rigged import ragged, run
-from tests.tiny_models import VOCAB, build, own_logits, tokens_of
+from tests.tiny_models import VOCAB, build, lean_target, own_logits, tiny, tokens_of
 
 LLAMA3_ROPE = {
     "rope_type": "llama3",
@@ -511,3 +511,14 @@ def test_compiled_loops_give_a_chain_the_bits_of_plain_decoding(family: str) -> 
             target.commit(plain, [])
             assert torch.equal(row, alone)
             at += 1
+
+
+@pytest.mark.parametrize("family", ["llama", "qwen2"])
+def test_the_weights_that_a_prompt_goes_through_are_those_of_the_layers(family: str) -> None:
+    """Counted in the module; norms and biases, which the lean decoder leaves out, are few."""
+    model = tiny(family)
+    layers = [w for name, w in model.named_parameters() if ".layers." in name and w.dim() == 2]
+    assert lean_target(model).info.num_weights == sum(weight.numel() for weight in layers)
+    whole = HFDecoder(model, probe=False).info.num_weights
+    assert sum(weight.numel() for weight in layers) <= whole
+    assert whole < 1.1 * sum(weight.numel() for weight in layers)

@@ -10,7 +10,7 @@ import torch
 from paceline.controllers.fixed import FixedController
 from paceline.core.drafts import Budget, Draft, Outcome
 from paceline.core.sampling import SamplingParams
-from paceline.core.target import Committed, TargetInfo
+from paceline.core.target import Committed, Opening, TargetInfo
 from paceline.drafters.model import ModelDrafter
 from paceline.drafters.ngram import NgramDrafter
 from paceline.drafters.none import NoDrafter
@@ -180,7 +180,7 @@ def test_models_within_drafters_become_the_scripted_one_and_controllers_see_no_c
     class Watches:
         name = "watches"
 
-        def open(self) -> Session:
+        def open(self, opening: Opening = Opening()) -> Session:
             return Session()
 
     script = scripts()[0]

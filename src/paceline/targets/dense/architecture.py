@@ -28,6 +28,7 @@ class Architecture:
     name: str
     vocab_size: int
     hidden_size: int
+    intermediate_size: int
     num_layers: int
     num_heads: int
     num_kv_heads: int
@@ -58,6 +59,7 @@ class Architecture:
             name=config.name_or_path or config.model_type,
             vocab_size=config.vocab_size,
             hidden_size=config.hidden_size,
+            intermediate_size=config.intermediate_size,
             num_layers=config.num_hidden_layers,
             num_heads=config.num_attention_heads,
             num_kv_heads=config.num_key_value_heads,
@@ -71,6 +73,12 @@ class Architecture:
             inverse_frequencies=frequencies,
             rotary_scale=scale,
         )
+
+    @property
+    def num_weights(self) -> int:
+        """See `TargetInfo.num_weights`."""
+        heads = 2 * (self.num_heads + self.num_kv_heads) * self.head_dim
+        return self.num_layers * self.hidden_size * (heads + 3 * self.intermediate_size)
 
 
 def unsupported(config: Any) -> str | None:

@@ -77,6 +77,7 @@ class DenseDecoder:
             architecture.max_length,
             gives=frozenset({Need.LAYERS}),
             row_costs=row_costs or {},
+            num_weights=architecture.num_weights,
         )
         self._least_rows = max(layer.qkv.least_rows for layer in self.layers)
         self._activation = ACTIVATIONS[architecture.activation]

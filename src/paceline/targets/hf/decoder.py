@@ -88,7 +88,12 @@ class HFDecoder:
             self._layout = known.layout or self._trace([[one[0], one[1]], [one[2], one[1]]])
         set_attention(self._model, RUN)
         limits = [n for n in (_context(config), self._layout.limit) if n is not None]
-        self.info = TargetInfo(self._name, self._layout.vocab_size, min(limits, default=None))
+        self.info = TargetInfo(
+            self._name,
+            self._layout.vocab_size,
+            min(limits, default=None),
+            num_weights=_layer_weights(self._model),
+        )
         if truth is not None:
             with self._foreign_code():
                 probe_target(CachedTarget(self), tokens, truth, TOLERANCE[truth.dtype])
@@ -228,6 +233,13 @@ def _state_of(model: nn.Module, config: PreTrainedConfig) -> tuple[Any, ...]:
     modules = tuple((type(module), len(module._forward_hooks)) for module in model.modules())
     dtypes = frozenset(parameter.dtype for parameter in model.parameters())
     return modules, dtypes, config._attn_implementation, str(config.to_dict())
+
+
+def _layer_weights(model: Any) -> int:
+    """The weights of all but the embedding and the head, which a prompt's tokens skip."""
+    outside = [model.get_input_embeddings(), model.get_output_embeddings()]
+    skipped = {id(weight) for part in outside if part is not None for weight in part.parameters()}
+    return sum(weight.numel() for weight in model.parameters() if id(weight) not in skipped)
 
 
 def _device_of(model: Any) -> torch.device:

@@ -12,6 +12,7 @@ from torch import Tensor
 from paceline.core.drafts import Budget, Outcome
 from paceline.core.protocols import Controller, ControllerSession, Drafter, Target, Verifier
 from paceline.core.sampling import SamplingParams
+from paceline.core.target import Opening
 from paceline.testing.table import TableTarget
 
 DRAFT_SECONDS, PASS_SECONDS, ROW_SECONDS = 0.1, 1.0, 0.01
@@ -102,9 +103,9 @@ class ScriptedTimes:
         """See `protocols.Controller`."""
         return self.controller.name
 
-    def open(self) -> ScriptedTimesSession:
+    def open(self, opening: Opening = Opening()) -> ScriptedTimesSession:
         """See `protocols.Controller.open`."""
-        return ScriptedTimesSession(self.controller.open())
+        return ScriptedTimesSession(self.controller.open(opening))
 
 
 class ScriptedTimesSession:
