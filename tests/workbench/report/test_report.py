@@ -29,6 +29,7 @@ from paceline.workbench.report import (
 )
 from paceline.workbench.report import console as on_console
 from paceline.workbench.report.html import COLOURS
+from paceline.workbench.report.layout import folded, wrapped
 
 VOID = {"meta", "link", "br", "hr", "img", "input"}
 
@@ -202,3 +203,39 @@ def test_the_environment_names_what_figures_depend_on() -> None:
     assert found["torch"]
     assert found["cores"] >= 1
     assert found["command"].startswith("paceline")
+
+
+WIDE = Table(
+    ("method", "speed-up over plain", "95\N{NO-BREAK SPACE}%", *(f"column {n}" for n in range(9))),
+    (
+        (
+            "model,draft=some-model,storage=int4,k=5",
+            *(f"{n}.25 ({n}.00-{n}.50)" for n in range(11)),
+        ),
+        ("none", *[""] * 11),
+    ),
+    caption="A caption.",
+)
+
+
+@pytest.mark.parametrize("width", [40, 80, 120, 400])
+def test_tables_fold_below_one_another_and_lose_nothing(width: int) -> None:
+    parts = folded(WIDE, width)
+    console = Console(width=width, record=True, file=io.StringIO())
+    on_console.show_table(console, WIDE)
+    shown = console.export_text()
+    assert max(map(len, shown.splitlines())) <= width
+    assert "…" not in shown
+    for cell in WIDE.rows[0][1:]:
+        assert cell in shown
+    for header in WIDE.headers:
+        assert all(word in shown for word in header.split(" "))
+    assert [cell for part in parts for cell in part.rows[0][1:]] == list(WIDE.rows[0][1:])
+    assert shown.count("A caption.") == 1
+    assert len(parts) == 1 if width == 400 else len(parts) > 1
+
+
+def test_a_name_is_broken_at_its_settings() -> None:
+    assert wrapped("ngram+model,draft=D,k=4", 14).split("\n") == ["ngram+model,", "draft=D,k=4"]
+    assert "".join(wrapped("x" * 40, 16).split("\n")) == "x" * 40
+    assert max(map(len, wrapped("x" * 40, 16).split("\n"))) == 16

@@ -1,6 +1,6 @@
 """What the cost model says of a method, from acceptance by position and the price of each part.
 
-Where this and the measured speed-up part, the parts do not simply add up: a cache that grows, a
+Where this and the measured speed-up differ, the parts do not simply add up: a cache that grows, a
 machine that slows down, a draft that costs more after a rejection.
 """
 
@@ -77,7 +77,7 @@ def predicted_speedup(runs: Iterable[Run], method: int, prices: Prices) -> float
     """Tokens a round over the price of a round, against plain decoding; None without a round.
 
     Tokens a round come from the conditional acceptance rate at each position and the share of
-    rounds that drafted so far (`math.cost.expected_tokens` for each length of draft), which is
+    rounds that drafted so far (`economics.cost.expected_tokens` for each length of draft), which is
     how the planner predicts too; they are not the tokens that were counted.
     """
     own = [run for run in runs if run.method == method]
@@ -86,7 +86,7 @@ def predicted_speedup(runs: Iterable[Run], method: int, prices: Prices) -> float
         return None
     counts = counts_of(rounds)
     rates = stats.conditional_acceptance_rate_per_position(counts) or ()
-    # Behind a position where nothing was tested none was reached: the rate there changes nothing.
+    # After a position where nothing was tested none was reached: the rate there changes nothing.
     profile = AcceptanceProfile(tuple(rate or 0.0 for rate in rates), beyond=0.0)
     lengths = [item.path_length for item in rounds]
     tokens = sum(cost.expected_tokens(profile, length) for length in lengths) / len(rounds)

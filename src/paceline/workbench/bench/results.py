@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -18,6 +19,7 @@ from paceline.workbench.bench.statistics import (
     PromptRatio,
     Ratio,
     by_prompt,
+    fastest,
     noise_of,
     prompt_ratios,
     share_of_time,
@@ -88,7 +90,7 @@ class Group:
 
     @property
     def draft_acceptance_rate(self) -> float | None:
-        """Accepted over all drafted tokens, those behind a rejection included."""
+        """Accepted over all drafted tokens, those after a rejection included."""
         drafted = self.num_draft_tokens
         return self.counts.num_accepted_tokens / drafted if drafted else None
 
@@ -175,8 +177,8 @@ class BenchResult:
         tokens = sum(len(run.tokens) for run in own)
         peaks = [run.peak_bytes for run in own if run.peak_bytes is not None]
         return Group(
-            ratio=speedup(within, method),
-            total_ratio=speedup(within, method, with_prefill=True),
+            ratio=speedup(within, method, self.noise),
+            total_ratio=speedup(within, method, self.noise, with_prefill=True),
             predicted=predicted_speedup(own, method, self.prices),
             tokens_per_second=tokens / seconds if tokens else None,
             counts=counts,
@@ -186,6 +188,11 @@ class BenchResult:
             num_tokens=tokens,
             peak_bytes=max(peaks, default=None),
         )
+
+    @cached_property
+    def fastest(self) -> list[int]:
+        """The methods that may be the fastest; see `statistics.fastest`."""
+        return fastest(self.runs, len(self.methods), self.noise)
 
     def prompt_ratios(self, method: int) -> list[PromptRatio]:
         """The speed-up of a method, prompt by prompt, with what noise alone could do."""
@@ -204,6 +211,7 @@ class BenchResult:
                 "num_pairs": noise.num_pairs,
                 "second_over_first": noise.ratio,
             },
+            "fastest": [self.methods[place].name for place in self.fastest],
             "methods": [
                 {
                     **method.to_json(),
@@ -290,6 +298,7 @@ def ratio_json(ratio: Ratio | None) -> dict[str, Any] | None:
         "low": ratio.low,
         "high": ratio.high,
         "num_prompts": ratio.num_prompts,
+        "possible": ratio.possible if math.isfinite(ratio.possible) else None,
     }
 
 

@@ -13,13 +13,18 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy import stats
 
 from paceline.workbench.bench.runs import Run
 
 CONFIDENCE = 0.95
-RESAMPLES = 9999
+
+FEWEST_PROMPTS = 3
+"""Fewer do not show how much prompts differ, so there is no interval."""
+
+CHEAPER_PASSES = 1.15
+"""How far a speed-up may exceed the tokens a round before it is called noise. On some machines a
+pass over a few rows takes a little less time than one over a single row."""
 
 
 @dataclass(frozen=True)
@@ -56,14 +61,22 @@ class Ratio:
 
     Args:
         value: the geometric mean over prompts.
-        low, high: of the bootstrap over prompts; None with fewer than two.
+        low, high: the interval; None with fewer than `FEWEST_PROMPTS`.
         num_prompts: how many.
+        possible: the geometric mean of the tokens that a round gave, over those of a plain round:
+            the most that speculation can gain where a pass over more rows takes no less time.
     """
 
     value: float
     low: float | None
     high: float | None
     num_prompts: int
+    possible: float = math.inf
+
+    @property
+    def is_possible(self) -> bool:
+        """Whether tokens a round allow for it. What exceeds them far was made by noise."""
+        return self.value <= CHEAPER_PASSES * self.possible
 
 
 @dataclass(frozen=True)
@@ -139,45 +152,97 @@ def prompt_ratios(runs: Sequence[Run], method: int, noise: Noise) -> list[Prompt
 
 
 def speedup(
-    runs: Sequence[Run], method: int, *, with_prefill: bool = False, seed: int = 0
+    runs: Sequence[Run], method: int, noise: Noise, *, with_prefill: bool = False
 ) -> Ratio | None:
-    """The geometric mean of the speed-up over prompts, by paired bootstrap over prompts.
+    """The geometric mean over prompts of the speed-up over plain decoding, with its interval."""
+    return compare(runs, method, 0, noise, with_prefill=with_prefill)
 
-    Prompts are resampled, not runs: what is asked is how other prompts of this kind would fare.
-    Method and plain decoding on one prompt stay together. (scipy's percentile bootstrap.)
+
+def compare(
+    runs: Sequence[Run],
+    method: int,
+    other: int,
+    noise: Noise,
+    *,
+    with_prefill: bool = False,
+    confidence: float = CONFIDENCE,
+) -> Ratio | None:
+    """How many times as fast one method is as another, over the prompts that both ran on.
+
+    The interval is Student's for the mean of the logarithms, prompt by prompt: it holds the spread
+    between prompts and the noise of the runs alike, so that it says what another benchmark of
+    other prompts of this kind would find. It is never narrower than the noise that plain decoding
+    shows against itself: few prompts can agree by chance.
     """
     groups = by_prompt(runs)
-    pairs = [
-        (speed, base)
-        for item in dict.fromkeys(run.item for run in runs)
-        if (speed := log_speed(groups.get((item, method), []), with_prefill=with_prefill))
-        is not None
-        and (base := log_speed(groups.get((item, 0), []), with_prefill=with_prefill)) is not None
-    ]
-    if not pairs:
+    logs, possible, variances = [], [], []
+    for item in dict.fromkeys(run.item for run in runs):
+        ours, theirs = groups.get((item, method), []), groups.get((item, other), [])
+        speed = log_speed(ours, with_prefill=with_prefill)
+        base = log_speed(theirs, with_prefill=with_prefill)
+        if speed is None or base is None:
+            continue
+        logs.append(speed - base)
+        possible.append(math.log(_tokens_a_round(ours, math.inf) / _tokens_a_round(theirs, 1.0)))
+        variances.append(1 / len(ours) + 1 / len(theirs))
+    if not logs:
         return None
-    ours, plain = (np.array(values) for values in zip(*pairs, strict=True))
-    value = math.exp(float((ours - plain).mean()))
-    if len(pairs) < 2:
-        return Ratio(value, None, None, len(pairs))
+    mean = math.fsum(logs) / len(logs)
+    most = math.exp(math.fsum(possible) / len(possible))
+    if len(logs) < FEWEST_PROMPTS or method == other:
+        return Ratio(math.exp(mean), None, None, len(logs), most)
+    half = _half_width(logs, math.fsum(variances), noise, confidence)
+    return Ratio(math.exp(mean), math.exp(mean - half), math.exp(mean + half), len(logs), most)
 
-    def mean_difference(
-        a: NDArray[np.float64], b: NDArray[np.float64], axis: int = -1
-    ) -> NDArray[np.float64]:
-        difference: NDArray[np.float64] = (a - b).mean(axis=axis)
-        return difference
 
-    interval = stats.bootstrap(
-        (ours, plain),
-        mean_difference,
-        paired=True,
-        vectorized=True,
-        n_resamples=RESAMPLES,
-        confidence_level=CONFIDENCE,
-        method="percentile",
-        rng=np.random.default_rng(seed),
-    ).confidence_interval
-    return Ratio(value, math.exp(interval.low), math.exp(interval.high), len(pairs))
+def _half_width(logs: Sequence[float], variances: float, noise: Noise, confidence: float) -> float:
+    """Of the interval of the mean of the logarithms.
+
+    Args:
+        logs: of the ratio, one a prompt.
+        variances: the sum over prompts of that of one logarithm, in variances of a run.
+        noise: of one run.
+        confidence: of the interval.
+    """
+    edge, n = (1 + confidence) / 2, len(logs)
+    seen = float(stats.t.ppf(edge, n - 1)) * float(np.std(logs, ddof=1)) / math.sqrt(n)
+    if noise.deviation is None:
+        return seen
+    by_noise = float(stats.t.ppf(edge, noise.num_pairs)) * noise.deviation
+    return max(seen, by_noise * math.sqrt(variances) / n)
+
+
+def _tokens_a_round(runs: Sequence[Run], unknown: float) -> float:
+    rounds = sum(len(run.rounds) for run in runs)
+    return sum(len(run.tokens) for run in runs) / rounds if rounds else unknown
+
+
+def fastest(runs: Sequence[Run], num_methods: int, noise: Noise) -> list[int]:
+    """The methods among which the fastest is, the one of the best figure first.
+
+    Others are left out that are slower than it beyond noise and prompts. All comparisons together
+    are wrong in at most 1 - `CONFIDENCE` of cases (Bonferroni). Empty where nothing can be said:
+    too few prompts, or a figure that tokens a round do not allow, which shows that the timings of
+    this benchmark cannot be trusted.
+    """
+    ratios = {
+        place: ratio
+        for place in range(num_methods)
+        if (ratio := compare(runs, place, 0, noise)) is not None
+    }
+    others = [ratio for place, ratio in ratios.items() if place]
+    few = any(ratio.num_prompts < FEWEST_PROMPTS for ratio in others)
+    if not others or few or not all(ratio.is_possible for ratio in others):
+        return []
+    ranked = sorted(ratios, key=lambda place: -ratios[place].value)
+    best, rest = ranked[0], ranked[1:]
+    confidence = 1 - (1 - CONFIDENCE) / len(rest)
+    found = [best]
+    for place in rest:
+        ratio = compare(runs, best, place, noise, confidence=confidence)
+        if ratio is None or ratio.low is None or ratio.low <= 1:
+            found.append(place)
+    return found
 
 
 def share_of_time(runs: Sequence[Run]) -> Mapping[str, float]:

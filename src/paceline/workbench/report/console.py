@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from rich import box
 from rich.console import Console
 from rich.table import Table as RichTable
@@ -17,6 +19,7 @@ from paceline.workbench.report.blocks import (
     Text,
     Verdict,
 )
+from paceline.workbench.report.layout import GAP, folded
 
 _STYLES = {"good": "bold green", "warning": "bold yellow", "bad": "bold red", "neutral": "bold"}
 
@@ -40,21 +43,33 @@ def _show(console: Console, block: Block) -> None:
             for term, meaning in entries:
                 console.print(RichText.assemble((_plain(term), "bold"), f": {_plain(meaning)}"))
         case Table():
-            if block.caption:
-                console.print(RichText(_plain(block.caption), style="dim"))
-            console.print(rich_table(block))
+            show_table(console, block)
         case Figure():
             pass
 
 
-def rich_table(table: Table) -> RichTable:
-    """The table for a terminal."""
-    made = RichTable(box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold")
+def show_table(console: Console, table: Table) -> None:
+    """Print a table, in several parts below one another where the terminal is narrow."""
+    if table.caption:
+        console.print(RichText(_plain(table.caption), style="dim"))
+    plain = replace(
+        table,
+        headers=tuple(map(_plain, table.headers)),
+        rows=tuple(tuple(map(_plain, row)) for row in table.rows),
+    )
+    for part in folded(plain, console.width):
+        console.print(_rich_table(part))
+
+
+def _rich_table(table: Table) -> RichTable:
+    made = RichTable(
+        box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold", padding=(0, GAP - 1, 0, 0)
+    )
     for place, header in enumerate(table.headers):
         left = place < table.num_names
-        made.add_column(RichText(_plain(header)), justify="left" if left else "right")
+        made.add_column(RichText(header), justify="left" if left else "right", no_wrap=True)
     for row in table.rows:
-        made.add_row(*(RichText(_plain(cell)) for cell in row))
+        made.add_row(*map(RichText, row))
     return made
 
 
