@@ -1,0 +1,85 @@
+"""The methods that are worth a try, the most promising first."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from paceline.workbench.workload import Item
+from paceline.workbench.workload.methods import DraftSource, Method, parse_methods
+
+TREE = "tree,width=1,top_k=3,max_nodes=7"
+"""One path with leaves beside it: the shape of tree that gains most beside a small draft model."""
+
+WITH_DRAFT_MODEL = (
+    f"{TREE},k=auto",
+    "model,k=auto",
+    "ngram+model,k=auto",
+    f"{TREE},k=5",
+    "model,k=5",
+    "ngram+model,k=5",
+)
+
+ALONE = (
+    "ngram,k=auto",
+    "suffix,k=auto",
+    "recycling,k=auto",
+    "ngram+recycling,k=auto",
+    "ngram,k=5",
+    "recycling,k=6",
+    "ngram+recycling,k=6",
+    'hybrid,drafters=["ngram","recycling"],k=6',
+    "lookahead,k=auto",
+    "suffix,k=8",
+    "lookahead,k=4",
+    "jacobi,k=auto",
+)
+
+BROUGHT = {"references": "reference", "prediction": "predicted-output"}
+"""What a prompt may bring, and the drafter that cannot do without it."""
+
+LARGE_VOCABULARY = 64_000
+HEAD_TOKENS = 48_000
+"""With a large vocabulary, a draft model's head is cut to its most frequent tokens: it is a good
+part of what the draft reads, and what it leaves out is seldom said."""
+
+
+def cheap_draft(
+    name: str | None, storage: str | None, head_tokens: int | None, vocab_size: int
+) -> DraftSource | None:
+    """The draft model as it is tried: as cheap as it can be where nothing else was asked for.
+
+    Example:
+        >>> cheap_draft("small", None, None, 152_000)
+        DraftSource(name='small', storage='int4', head_tokens=48000)
+    """
+    if name is None:
+        return None
+    if head_tokens is None and storage is None and vocab_size > LARGE_VOCABULARY:
+        head_tokens = HEAD_TOKENS
+    return DraftSource(name, storage or "int4", head_tokens)
+
+
+def candidates(
+    items: Sequence[Item], draft: DraftSource | None, *, layer_skip: bool = False
+) -> list[Method]:
+    """Every method to try, plain decoding first and the most promising next.
+
+    Args:
+        items: the prompts; a drafter that needs references or a prediction is tried where each
+            of them brings it.
+        draft: the draft model, where there is one.
+        layer_skip: whether layers were tuned for the target, without which it never pays.
+
+    Example:
+        >>> [method.name for method in candidates([], None)][:2]
+        ['none', 'ngram,k=auto']
+    """
+    brought = [
+        f"{drafter},k=auto"
+        for what, drafter in BROUGHT.items()
+        if items and all(what in item.drafting for item in items)
+    ]
+    texts = [*brought, *(WITH_DRAFT_MODEL if draft is not None else ()), *ALONE]
+    if layer_skip:
+        texts.append("layer-skip,k=auto")
+    return parse_methods(texts, draft, prompts_bring=True)
