@@ -29,6 +29,7 @@ from paceline.core.drafts import Budget
 from paceline.core.protocols import Drafter, DraftSession
 from paceline.core.sampling import SamplingParams
 from paceline.core.target import Committed, TargetInfo
+from paceline.core.view import TargetView
 from paceline.drafters.ngram import NgramDrafter
 from paceline.drafters.predicted_output import PredictedOutputDrafter
 from paceline.drafters.reference import ReferenceDrafter
@@ -107,7 +108,7 @@ def token_streams(prompts: Path, model: str) -> tuple[list[int], list[int]]:
 
 def opened(case: Case, store: Sequence[int], vocab_size: int) -> DraftSession:
     """A session that has its store, and its own text or a short prompt."""
-    session = case.make(store).open(TargetInfo("none", vocab_size), 10**6)
+    session = case.make(store).open(TargetView(TargetInfo("none", vocab_size)), 10**6)
     session.observe(Committed(tuple(store if case.own_text else store[:8])))
     return session
 

@@ -12,7 +12,8 @@ from torch import Tensor
 
 from paceline.core.drafts import Budget, Draft
 from paceline.core.protocols import Drafter, Noise, Target, Warp, Work
-from paceline.core.target import Committed, TargetInfo
+from paceline.core.target import Committed
+from paceline.core.view import TargetView
 from paceline.testing.table import TableTarget
 
 
@@ -43,7 +44,7 @@ class Watched:
     def needs(self) -> frozenset[str]:
         return self.inner.needs
 
-    def open(self, target: TargetInfo, capacity: int) -> Watched:
+    def open(self, target: TargetView, capacity: int) -> Watched:
         self.session = self.inner.open(target, capacity)
         return self
 

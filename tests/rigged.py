@@ -19,7 +19,8 @@ from paceline.core.drafts import Budget, Draft, Scheme
 from paceline.core.events import Event, Finished, FinishReason, Prefilled, Round
 from paceline.core.protocols import Controller, Drafter, Noise, Purpose, Target, Verifier, Warp
 from paceline.core.sampling import SamplingParams
-from paceline.core.target import Committed, TargetInfo
+from paceline.core.target import Committed
+from paceline.core.view import TargetView
 from paceline.drafters.none import NoDrafter
 from paceline.engine.loop import Request, decode
 from paceline.sampling.noise import SeededNoise
@@ -53,7 +54,7 @@ class Line:
     name: ClassVar[str] = "line"
     needs: ClassVar[frozenset[str]] = frozenset()
 
-    def open(self, target: TargetInfo, capacity: int) -> LineSession:
+    def open(self, target: TargetView, capacity: int) -> LineSession:
         self.log.opened += 1
         return LineSession(self)
 
@@ -119,7 +120,7 @@ class Soft:
     name: ClassVar[str] = "soft"
     needs: ClassVar[frozenset[str]] = frozenset()
 
-    def open(self, target: TargetInfo, capacity: int) -> SoftSession:
+    def open(self, target: TargetView, capacity: int) -> SoftSession:
         return SoftSession(self)
 
 
@@ -155,7 +156,7 @@ class Branches:
     name: ClassVar[str] = "branches"
     needs: ClassVar[frozenset[str]] = frozenset()
 
-    def open(self, target: TargetInfo, capacity: int) -> BranchesSession:
+    def open(self, target: TargetView, capacity: int) -> BranchesSession:
         return BranchesSession(self)
 
 

@@ -10,6 +10,7 @@ from paceline.core.drafts import Budget
 from paceline.core.protocols import Drafter
 from paceline.core.sampling import SamplingParams
 from paceline.core.target import Committed, TargetInfo
+from paceline.core.view import TargetView
 from paceline.drafters.cascade import CascadeDrafter, plan
 from paceline.drafters.model import ModelDrafter
 from paceline.drafters.ngram import NgramDrafter
@@ -20,7 +21,7 @@ from paceline.testing import check_drafter
 from paceline.testing.table import TableTarget
 from tests.rigged import Line, markov
 
-INFO = TargetInfo("table", vocab_size=8)
+INFO = TargetView(TargetInfo("table", vocab_size=8))
 WARP = SamplingWarp(SamplingParams())
 
 
@@ -102,7 +103,7 @@ def test_the_sessions_are_closed_also_where_one_cannot_open_or_close() -> None:
     class Refusing(Line):
         name = "two"
 
-        def open(self, target: TargetInfo, capacity: int) -> Any:
+        def open(self, target: TargetView, capacity: int) -> Any:
             raise InvalidInput("no")
 
     with pytest.raises(InvalidInput, match="no"):

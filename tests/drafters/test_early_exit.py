@@ -18,8 +18,8 @@ from paceline.targets.dense.decoder import DenseDecoder
 from paceline.targets.dense.loading import from_weights
 from paceline.testing import check_drafter
 from paceline.verifiers.coupling import CouplingVerifier
-from tests.own_layers import LAYERS, lean, rate, shallow
 from tests.rigged import markov, run
+from tests.spare_layers import LAYERS, lean, rate, shallow
 from tests.tiny_models import build, tokens_of
 
 WARM = SamplingParams(temperature=1.0)

@@ -12,6 +12,7 @@ from paceline.core.drafts import Budget, Draft, Scheme
 from paceline.core.protocols import Drafter, Verifier
 from paceline.core.sampling import SamplingParams
 from paceline.core.target import Committed, Need, TargetInfo
+from paceline.core.view import TargetView
 from paceline.drafters.cascade import CascadeDrafter
 from paceline.drafters.hybrid import HybridDrafter
 from paceline.drafters.lookahead import LookaheadDrafter
@@ -55,7 +56,9 @@ def other() -> CachedTarget:
 
 
 def session_of(*drafters: Drafter, vocab_size: int = 8, **settings: Any) -> Any:
-    return HybridDrafter(drafters, **settings).open(TargetInfo("target", vocab_size), 100)
+    return HybridDrafter(drafters, **settings).open(
+        TargetView(TargetInfo("target", vocab_size)), 100
+    )
 
 
 class TestContract:
@@ -184,7 +187,7 @@ class Named:
     def __init__(self, name: str, line: Line, told: list[Committed] | None = None) -> None:
         self.name, self._line, self._told = name, line, told
 
-    def open(self, target: TargetInfo, capacity: int) -> Any:
+    def open(self, target: TargetView, capacity: int) -> Any:
         self._session = self._line.open(target, capacity)
         return self
 

@@ -9,6 +9,7 @@ from paceline.core.drafts import Budget, Draft
 from paceline.core.protocols import Verifier
 from paceline.core.sampling import SamplingParams
 from paceline.core.target import Committed, TargetInfo
+from paceline.core.view import TargetView
 from paceline.drafters.jacobi import JacobiDrafter
 from paceline.sampling.noise import SeededNoise
 from paceline.sampling.warp import SamplingWarp
@@ -47,7 +48,7 @@ def test_the_next_guesses_are_the_argmax_behind_the_last(k: int, temperature: fl
 def test_guesses_behind_a_right_prefix_become_right() -> None:
     """A law that counts upwards: in the first pass two copies of 0 lead to 1 and 1."""
     target = markov(2, 0)
-    session = JacobiDrafter().open(target.info, 100)
+    session = JacobiDrafter().open(TargetView(target.info), 100)
     session.observe(Committed((0,)))
     logits = torch.tensor([[0.0, 1], [0, 1], [1, 0]])
     session.observe(Committed((1,), Draft((0, 0)), (), logits))
@@ -57,7 +58,7 @@ def test_guesses_behind_a_right_prefix_become_right() -> None:
 
 
 def test_a_tree_of_another_drafter_leaves_no_guesses() -> None:
-    session = JacobiDrafter().open(TargetInfo("table", 3), 100)
+    session = JacobiDrafter().open(TargetView(TargetInfo("table", 3)), 100)
     session.observe(Committed((0,)))
     session.observe(Committed((1,), Draft((0, 2), (-1, -1)), (), torch.eye(3)))
     draft = session.propose(Budget(2), SamplingWarp(SamplingParams()), SeededNoise(0))

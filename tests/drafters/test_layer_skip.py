@@ -13,16 +13,15 @@ from paceline.core.drafts import Budget, Draft
 from paceline.core.sampling import SamplingParams
 from paceline.core.target import Committed, SkipSet
 from paceline.drafters.layer_skip import LayerSkipDrafter, LayerSkipSession, _tell_untuned
-from paceline.drafting.own_layers import every_second
+from paceline.drafting.self_draft import every_second, layers_of
 from paceline.drafting.tuned import tuned_file, write_tuned
-from paceline.engine.sequence import info_for
 from paceline.errors import InvalidInput
 from paceline.sampling.noise import SeededNoise
 from paceline.sampling.warp import SamplingWarp
 from paceline.testing import check_drafter
 from paceline.verifiers.coupling import CouplingVerifier
-from tests.own_layers import LAYERS, lean, rate, shallow
 from tests.rigged import markov, run
+from tests.spare_layers import LAYERS, lean, rate, shallow
 from tests.tiny_models import tokens_of
 
 WARM = SamplingParams(temperature=1.0)
@@ -43,7 +42,7 @@ def opened(drafter: LayerSkipDrafter, prompt: tuple[int, ...] = PROMPT) -> Layer
     target = lean()
     slot = target.open(100)
     target.prefill(slot, prompt[:-1])
-    session = drafter.open(info_for(drafter, target, slot), 100)
+    session = drafter.open(target.view(slot), 100)
     session.observe(Committed(prompt))
     return session
 
@@ -56,7 +55,7 @@ class TestOutput:
         ids=["some", "default", "nothing", "first and last"],
     )
     def test_greedy_is_plain_greedy(self, settings: dict[str, Any], k: int) -> None:
-        drafter = LayerSkipDrafter(**settings, threshold=0.0)
+        drafter = LayerSkipDrafter(**settings, min_confidence=0.0)
         plain = run(lean(), PROMPT, max_tokens=60)
         found = run(lean(), PROMPT, drafter, k=k, max_tokens=60)
         assert found.tokens == plain.tokens
@@ -77,11 +76,13 @@ class TestOutput:
         )
 
     def test_it_keeps_its_contract_while_the_threshold_moves(self) -> None:
-        check_drafter(LayerSkipDrafter(attention=[0], threshold=0.3), target=shallow(), params=FEW)
+        check_drafter(
+            LayerSkipDrafter(attention=[0], min_confidence=0.3), target=shallow(), params=FEW
+        )
 
     def test_coupled_tokens_are_those_of_plain_decoding(self) -> None:
         options: dict[str, Any] = {"params": WARM, "max_tokens": 40, "verifier": CouplingVerifier()}
-        found = run(lean(), PROMPT, LayerSkipDrafter(**SOME, threshold=0.0), **options)
+        found = run(lean(), PROMPT, LayerSkipDrafter(**SOME, min_confidence=0.0), **options)
         assert found.tokens == run(lean(), PROMPT, **options).tokens
         assert rate(found) > 0.0
 
@@ -89,7 +90,7 @@ class TestOutput:
         narrow = lean(fixed_rows=8, fixed_keys=64)
         found, plain = (
             run(narrow, PROMPT, drafter, k=5, max_tokens=40, keep_logits=True)
-            for drafter in (LayerSkipDrafter(**SOME, threshold=0.0), None)
+            for drafter in (LayerSkipDrafter(**SOME, min_confidence=0.0), None)
         )
         assert torch.equal(found.logits, plain.logits)
 
@@ -97,13 +98,13 @@ class TestOutput:
 class TestTheDraft:
     def test_its_laws_are_those_of_the_layers_that_are_left(self) -> None:
         """q is what drew the token, at a temperature above 0; at 0 the draft is a point mass."""
-        draft = opened(LayerSkipDrafter(**SOME, threshold=0.0)).propose(
+        draft = opened(LayerSkipDrafter(**SOME, min_confidence=0.0)).propose(
             Budget(4), SamplingWarp(WARM), SeededNoise(0)
         )
         target = lean()
         slot = target.open(40)
         target.prefill(slot, PROMPT[:-1])
-        own = target.own_layers(slot)
+        own = layers_of(target.view(slot), "test")
         own.start(SkipSet(frozenset({1, 3}), frozenset({4})))
         assert draft.probs is not None
         for fed, q, token, belief in zip(
@@ -124,7 +125,7 @@ class TestTheDraft:
 
     @pytest.mark.parametrize("params", [GREEDY, WARM], ids=["greedy", "warm"])
     def test_it_ends_behind_a_token_it_doubts_and_keeps_it(self, params: SamplingParams) -> None:
-        whole = opened(LayerSkipDrafter(**SOME, threshold=0.0)).propose(
+        whole = opened(LayerSkipDrafter(**SOME, min_confidence=0.0)).propose(
             Budget(8), SamplingWarp(params), SeededNoise(3)
         )
         assert whole.confidence is not None
@@ -133,14 +134,14 @@ class TestTheDraft:
         bound = whole.confidence[doubtful] + 1e-6
         first = next(i for i, belief in enumerate(whole.confidence) if belief < bound)
         for drafter, budget in (
-            (LayerSkipDrafter(**SOME, threshold=bound), Budget(8)),
-            (LayerSkipDrafter(**SOME, threshold=0.0), Budget(8, min_confidence=bound)),
+            (LayerSkipDrafter(**SOME, min_confidence=bound), Budget(8)),
+            (LayerSkipDrafter(**SOME, min_confidence=0.0), Budget(8, min_confidence=bound)),
         ):
             draft = opened(drafter).propose(budget, SamplingWarp(params), SeededNoise(3))
             assert draft.tokens == whole.tokens[: first + 1]
 
     def test_an_entropy_bound_ends_it_before_a_token_is_drawn(self) -> None:
-        session = opened(LayerSkipDrafter(**SOME, threshold=0.0))
+        session = opened(LayerSkipDrafter(**SOME, min_confidence=0.0))
         budget = Budget(8, entropy_bound=1.0)
         assert not len(session.propose(budget, SamplingWarp(WARM), SeededNoise(0)))
 
@@ -157,7 +158,7 @@ class TestThreshold:
         return session._threshold.value
 
     def test_it_follows_the_rounds(self) -> None:
-        session = opened(LayerSkipDrafter(**SOME, threshold=0.8))
+        session = opened(LayerSkipDrafter(**SOME, min_confidence=0.8))
         values = []
         for accepted, drafted in ((3, 4), (8, 8), (2, 5), (5, 5), (0, 1)):
             self.feed(session, drafted, accepted, 8)
@@ -165,7 +166,7 @@ class TestThreshold:
         assert values == pytest.approx([0.801, 0.802, 0.803, 0.804, 0.805], abs=1e-12)
 
     def test_it_stays_where_it_is_told_to(self) -> None:
-        session = opened(LayerSkipDrafter(**SOME, threshold=0.8, adaptive=False))
+        session = opened(LayerSkipDrafter(**SOME, min_confidence=0.8, adaptive=False))
         self.feed(session, 5, 0, 8)
         assert self.value(session) == 0.8
 
@@ -176,7 +177,7 @@ class TestThreshold:
         assert self.value(session) == start
 
     def test_it_learns_nothing_from_the_draft_of_another(self) -> None:
-        session = opened(LayerSkipDrafter(**SOME, threshold=0.8))
+        session = opened(LayerSkipDrafter(**SOME, min_confidence=0.8))
         session.propose(Budget(2), SamplingWarp(GREEDY), SeededNoise(0))
         session.observe(Committed((1, 2), Draft((61, 62, 63)), (0,)))
         assert self.value(session) == 0.8
@@ -252,7 +253,7 @@ class TestWhatIsSkipped:
         ({"mlp": [-1]}, "each layer of mlp must be at least 0"),
         ({"tuned": "x", "mlp": [1]}, "given twice"),
         ({"tuned": 3}, "tuned must be the path of a file"),
-        ({"threshold": 1.5}, "threshold must be a finite number"),
+        ({"min_confidence": 1.5}, "min_confidence must be a finite number"),
         ({"adaptive": 1}, "adaptive must be true or false"),
     ],
 )

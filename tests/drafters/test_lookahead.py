@@ -12,6 +12,7 @@ from paceline.core.drafts import Budget, Draft, Scheme
 from paceline.core.protocols import Target, Verifier
 from paceline.core.sampling import SamplingParams
 from paceline.core.target import Committed
+from paceline.core.view import TargetView
 from paceline.drafters.lookahead import LookaheadDrafter, NgramPool, Window, merge
 from paceline.errors import InvalidInput
 from paceline.sampling.noise import SeededNoise
@@ -155,7 +156,9 @@ def test_level_0_starts_from_tokens_all_over_the_prompt_the_same_each_time() -> 
 def test_no_row_stands_beyond_the_room(length: int) -> None:
     """And what is left of the window goes on, column by column."""
     target, prompt = long_memory(4), (0,) * length
-    session = LookaheadDrafter(window=4, ngram=4, pool_from_text=False).open(target.info, 13)
+    session = LookaheadDrafter(window=4, ngram=4, pool_from_text=False).open(
+        TargetView(target.info), 13
+    )
     session.observe(Committed(prompt))
     warp = SamplingWarp(SamplingParams())
     for used in range(length, 13):
@@ -170,7 +173,7 @@ def test_no_row_stands_beyond_the_room(length: int) -> None:
 
 
 def test_a_round_without_the_window_leaves_it_as_it_is() -> None:
-    session = LookaheadDrafter(window=2, ngram=3).open(long_memory(4).info, 50)
+    session = LookaheadDrafter(window=2, ngram=3).open(TargetView(long_memory(4).info), 50)
     session.observe(Committed((0, 1, 2)))
     warp = SamplingWarp(SamplingParams())
     before = session.propose(Budget(4), warp, SeededNoise(0)).aux
@@ -203,7 +206,9 @@ def test_guesses_are_merged_into_a_tree_within_the_budget() -> None:
 def test_n_grams_of_the_text_are_drafted_at_once_if_asked_for() -> None:
     target, prompt = long_memory(6), (1, 2, 3, 4, 5, 1, 2, 0, 1)
     for from_text, expected in ((True, {(2, 3, 4), (2, 0, 1)}), (False, set())):
-        session = LookaheadDrafter(ngram=4, pool_from_text=from_text).open(target.info, 50)
+        session = LookaheadDrafter(ngram=4, pool_from_text=from_text).open(
+            TargetView(target.info), 50
+        )
         for tokens in (prompt[:3], prompt[3:7], prompt[7:]):
             session.observe(Committed(tokens))
         draft = session.propose(Budget(4), SamplingWarp(SamplingParams()), SeededNoise(0))

@@ -13,6 +13,7 @@ import torch
 from paceline.core.drafts import Budget, Draft
 from paceline.core.sampling import SamplingParams
 from paceline.core.target import Committed, TargetInfo
+from paceline.core.view import TargetView
 from paceline.drafters.model import ModelDrafter
 from paceline.drafting.model import fit
 from paceline.errors import InvalidInput
@@ -73,7 +74,7 @@ class TestDraftIsTarget:
 
 
 def session_of(drafter: ModelDrafter, capacity: int, vocab_size: int = VOCAB) -> Any:
-    return drafter.open(TargetInfo("target", vocab_size), capacity)
+    return drafter.open(TargetView(TargetInfo("target", vocab_size)), capacity)
 
 
 class TestCache:
@@ -199,7 +200,7 @@ class TestStops:
     LAW = torch.tensor([0.5, 0.3, 0.2], dtype=torch.float64)
 
     def propose(self, drafter: ModelDrafter, params: SamplingParams, seed: int = 0) -> Any:
-        session = drafter.open(TargetInfo("target", 3), 20)
+        session = drafter.open(TargetView(TargetInfo("target", 3)), 20)
         session.observe(Committed((0, 1)))
         return session.propose(Budget(6), SamplingWarp(params), SeededNoise(seed))
 
@@ -211,7 +212,7 @@ class TestStops:
                 (plain, Budget(6, **bounds)),  # type: ignore[arg-type]
                 (ModelDrafter(TableTarget(self.LAW), **bounds), Budget(6)),
             ):
-                session = drafter.open(TargetInfo("t", len(self.LAW)), 20)
+                session = drafter.open(TargetView(TargetInfo("t", len(self.LAW))), 20)
                 session.observe(Committed((0, 1)))
                 drafts.append(session.propose(budget, warp, SeededNoise(0)))
             assert drafts[0].tokens == drafts[1].tokens
@@ -226,7 +227,7 @@ class TestStops:
             assert len(draft) == 6 or draft.tokens[-1] != 0, "stopped behind a sure token"
 
     def test_confidence_of_the_path_stops_behind_the_token_that_it_keeps(self) -> None:
-        session = ModelDrafter(TableTarget(self.LAW)).open(TargetInfo("target", 3), 20)
+        session = ModelDrafter(TableTarget(self.LAW)).open(TargetView(TargetInfo("target", 3)), 20)
         session.observe(Committed((0, 1)))
         draft = session.propose(
             Budget(6, min_path_confidence=0.2), SamplingWarp(WARM), SeededNoise(3)
@@ -311,7 +312,7 @@ class TestOwnOptions:
     def test_options_that_name_tokens_outside_the_vocabulary(self) -> None:
         drafter = ModelDrafter(markov(3, 1), params=SamplingParams(logit_bias={7: 1.0}))
         with pytest.raises(InvalidInput, match="name token 7; the vocabulary of target is 0 to 2"):
-            drafter.open(TargetInfo("target", 3), 9)
+            drafter.open(TargetView(TargetInfo("target", 3)), 9)
 
 
 class TestLimits:

@@ -12,12 +12,13 @@ from hypothesis import strategies as st
 from paceline.core.drafts import Budget, Draft
 from paceline.core.sampling import SamplingParams
 from paceline.core.target import Committed, TargetInfo
+from paceline.core.view import TargetView
 from paceline.drafters.ngram import NgramDrafter
 from paceline.errors import InvalidInput
 from paceline.sampling.noise import SeededNoise
 from paceline.sampling.warp import SamplingWarp
 
-INFO = TargetInfo("table", vocab_size=10)
+INFO = TargetView(TargetInfo("table", vocab_size=10))
 
 
 def propose(drafter: NgramDrafter, rounds: Sequence[Sequence[int]], count: int) -> Draft:

@@ -7,6 +7,7 @@ import pytest
 from paceline.core.drafts import Budget
 from paceline.core.sampling import SamplingParams
 from paceline.core.target import Committed, TargetInfo
+from paceline.core.view import TargetView
 from paceline.drafters.none import NoDrafter
 from paceline.generate import plugins
 from paceline.sampling.noise import SeededNoise
@@ -28,7 +29,7 @@ def test_every_round_yields_the_most_probable_token_alone(k: int) -> None:
 
 
 def test_it_proposes_nothing_whatever_it_was_told() -> None:
-    session = NoDrafter().open(TargetInfo("target", 8), 20)
+    session = NoDrafter().open(TargetView(TargetInfo("target", 8)), 20)
     for tokens in ((), (1, 2, 3), (1, 2, 3)):
         session.observe(Committed(tokens))
         draft = session.propose(Budget(5), SamplingWarp(SamplingParams()), SeededNoise(0))

@@ -13,6 +13,7 @@ from torch import Tensor
 from paceline.core.drafts import Budget
 from paceline.core.sampling import SamplingParams
 from paceline.core.target import Committed, TargetInfo
+from paceline.core.view import TargetView
 from paceline.drafters.predicted_output import PredictedOutputDrafter
 from paceline.drafting.stores.ngrams import NgramPlaces
 from paceline.errors import InvalidInput
@@ -125,7 +126,7 @@ def test_places_are_those_of_a_scan(text: list[int], place: int, gram: tuple[int
 
 
 def test_the_budget_bounds_what_is_believed() -> None:
-    session = PredictedOutputDrafter(tuple(TEXT)).open(TargetInfo("table", VOCAB), 100)
+    session = PredictedOutputDrafter(tuple(TEXT)).open(TargetView(TargetInfo("table", VOCAB)), 100)
     warp, noise = SamplingWarp(SamplingParams()), SeededNoise(0)
     session.observe(Committed((1, 2)))
     careful = Budget(5, min_first_confidence=0.5)
@@ -141,7 +142,7 @@ def test_the_budget_bounds_what_is_believed() -> None:
 
 def test_a_round_asks_a_few_times_however_long_the_prediction() -> None:
     drafter = PredictedOutputDrafter(tuple(i * i % 97 for i in range(5000)))
-    session = drafter.open(TargetInfo("table", VOCAB), 10)
+    session = drafter.open(TargetView(TargetInfo("table", VOCAB)), 10)
     asked: list[Any] = []
     for name in ("from_on", "nearest"):
         lookup = getattr(session._places, name)
@@ -167,4 +168,4 @@ def test_what_is_no_prediction(prediction: Any, message: str) -> None:
 
 def test_a_prediction_of_another_tokenizer_is_refused() -> None:
     with pytest.raises(InvalidInput, match="the prediction holds token 10; the vocabulary of"):
-        PredictedOutputDrafter((1, 10)).open(TargetInfo("table", 10), 10)
+        PredictedOutputDrafter((1, 10)).open(TargetView(TargetInfo("table", 10)), 10)

@@ -12,6 +12,7 @@ from paceline.core.drafts import Auxiliary, Budget, Draft, Scheme
 from paceline.core.protocols import Target
 from paceline.core.sampling import SamplingParams
 from paceline.core.target import Committed, Need
+from paceline.core.view import TargetView
 from paceline.drafters.recycling import (
     TEMPLATE,
     RecyclingDrafter,
@@ -139,7 +140,7 @@ def test_the_tree_is_that_of_a_dictionary(where: str, k: int, candidates: int) -
 
 
 def test_a_smaller_budget_takes_the_most_promising_nodes() -> None:
-    session = RecyclingDrafter(max_nodes=30).open(markov(30, 0).info, 100)
+    session = RecyclingDrafter(max_nodes=30).open(TargetView(markov(30, 0).info), 100)
     session.observe(Committed((1,)))
     ids = torch.arange(30)
     # Behind every token t come t + 1, t + 2, ... in this order.
@@ -158,7 +159,7 @@ def test_a_smaller_budget_takes_the_most_promising_nodes() -> None:
 
 
 def test_rows_that_are_accepted_win_over_others_of_the_same_token() -> None:
-    session = RecyclingDrafter(candidates=1).open(markov(4, 0).info, 100)
+    session = RecyclingDrafter(candidates=1).open(TargetView(markov(4, 0).info), 100)
     session.observe(Committed((0,)))
     draft = Draft((1, 2, 1), (-1, -1, 1), scheme=Scheme.CHOSEN)
     session.observe(Committed((1, 1), draft, (0,), torch.eye(4)[[2, 3, 0, 2]]))
@@ -168,7 +169,7 @@ def test_rows_that_are_accepted_win_over_others_of_the_same_token() -> None:
 
 
 def test_auxiliary_rows_are_recycled_too() -> None:
-    session = RecyclingDrafter(candidates=1, chain=True).open(markov(4, 0).info, 100)
+    session = RecyclingDrafter(candidates=1, chain=True).open(TargetView(markov(4, 0).info), 100)
     session.observe(Committed((0,)))
     aux = Auxiliary((2,), (1,), torch.tensor([[True, True]]))
     session.observe(Committed((2,), Draft(aux=aux), (), torch.eye(4)[[2, 3]]))
@@ -177,7 +178,7 @@ def test_auxiliary_rows_are_recycled_too() -> None:
 
 
 def test_tokens_that_cannot_come_are_no_candidates() -> None:
-    session = RecyclingDrafter().open(markov(4, 0).info, 100)
+    session = RecyclingDrafter().open(TargetView(markov(4, 0).info), 100)
     session.observe(Committed((0,)))
     logits = torch.tensor([[-torch.inf, 1.0, 2.0, -torch.inf]])
     session.observe(Committed((0,), Draft(), (), logits))
@@ -202,20 +203,20 @@ class TestStore:
     def test_what_was_scored_is_not_undone_by_a_prompt(self) -> None:
         store = SuccessorStore()
         drafter = RecyclingDrafter(candidates=1, store=store)
-        drafter.open(markov(4, 0).info, 10)
+        drafter.open(TargetView(markov(4, 0).info), 10)
         store.learn([1], [[3]])
-        session = drafter.open(markov(4, 0).info, 10)
+        session = drafter.open(TargetView(markov(4, 0).info), 10)
         session.observe(Committed((1, 2, 0, 1)))
         assert store.after(1) == [3]
         assert store.after(2) == [0]
 
     def test_another_vocabulary_or_number_of_candidates_is_refused(self) -> None:
         store = SuccessorStore()
-        RecyclingDrafter(store=store).open(markov(4, 0).info, 10)
+        RecyclingDrafter(store=store).open(TargetView(markov(4, 0).info), 10)
         with pytest.raises(InvalidInput, match="holds 8 successors of 4 tokens, and 8 of 5"):
-            RecyclingDrafter(store=store).open(markov(5, 0).info, 10)
+            RecyclingDrafter(store=store).open(TargetView(markov(5, 0).info), 10)
         with pytest.raises(InvalidInput, match="3 of 4 are asked for"):
-            RecyclingDrafter(store=store, candidates=3).open(markov(4, 0).info, 10)
+            RecyclingDrafter(store=store, candidates=3).open(TargetView(markov(4, 0).info), 10)
 
 
 @pytest.mark.parametrize(

@@ -12,13 +12,14 @@ from hypothesis import strategies as st
 from paceline.core.drafts import Budget, Draft
 from paceline.core.sampling import SamplingParams
 from paceline.core.target import Committed, TargetInfo
+from paceline.core.view import TargetView
 from paceline.drafters.reference import ReferenceDrafter
 from paceline.errors import InvalidInput
 from paceline.sampling.noise import SeededNoise
 from paceline.sampling.warp import SamplingWarp
 from paceline.testing.drafters import check_drafter
 
-INFO = TargetInfo("table", vocab_size=10)
+INFO = TargetView(TargetInfo("table", vocab_size=10))
 WARP, NOISE = SamplingWarp(SamplingParams()), SeededNoise(0)
 
 

@@ -14,6 +14,7 @@ from paceline.core.drafts import Budget, Draft, Scheme
 from paceline.core.sampling import SamplingParams
 from paceline.core.target import Committed, Need, TargetInfo
 from paceline.core.traits import traits_of
+from paceline.core.view import TargetView
 from paceline.drafters.retrieval import RetrievalDrafter
 from paceline.drafting.stores.corpus import Corpus
 from paceline.errors import InvalidInput
@@ -22,7 +23,7 @@ from paceline.sampling.warp import SamplingWarp
 from paceline.testing.drafters import check_drafter
 from paceline.verifiers.tree import TreeVerifier
 
-INFO = TargetInfo("table", vocab_size=10)
+INFO = TargetView(TargetInfo("table", vocab_size=10))
 DOCUMENTS = [[1, 2, 3, 4], [1, 2, 3, 5, 6], [2, 3, 4, 7], [8, 2]]
 
 
@@ -122,7 +123,7 @@ def test_another_tokenizer_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InvalidInput, match="built with the tokenizer of tiny, and the target has"):
         RetrievalDrafter(path, tokenizer_fingerprint="cd")
     with pytest.raises(InvalidInput, match="holds token 8; the vocabulary of small is 0 to 7"):
-        RetrievalDrafter(path).open(TargetInfo("small", 8), 10)
+        RetrievalDrafter(path).open(TargetView(TargetInfo("small", 8)), 10)
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ from paceline.core.drafts import Budget, Draft
 from paceline.core.sampling import SamplingParams
 from paceline.core.target import Committed, Need, TargetInfo
 from paceline.core.traits import traits_of
+from paceline.core.view import TargetView
 from paceline.drafters.suffix import SuffixDrafter
 from paceline.drafting.stores.outputs import PastOutputs
 from paceline.errors import InvalidInput
@@ -25,7 +26,7 @@ from paceline.testing.drafters import check_drafter
 from paceline.verifiers.tree import TreeVerifier
 from tests.rigged import markov, run
 
-INFO = TargetInfo("table", vocab_size=10)
+INFO = TargetView(TargetInfo("table", vocab_size=10))
 WARP, NOISE = SamplingWarp(SamplingParams()), SeededNoise(0)
 Gram = tuple[int, ...]
 
@@ -266,7 +267,7 @@ def test_a_store_by_its_path_outlives_the_drafter(tmp_path: Path) -> None:
     again = SuffixDrafter(store=path)
     assert propose(again, [[5, 6]], Budget(3)).tokens == (7, 8)
     with pytest.raises(InvalidInput, match="holds token 8"):
-        again.open(TargetInfo("small", 8), 10)
+        again.open(TargetView(TargetInfo("small", 8)), 10)
 
 
 @pytest.mark.parametrize(

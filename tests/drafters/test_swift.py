@@ -12,19 +12,18 @@ from paceline.core.protocols import Work
 from paceline.core.sampling import SamplingParams
 from paceline.core.target import Committed
 from paceline.drafters.swift import SwiftDrafter, SwiftSession, random_sets
-from paceline.drafting.own_layers import every_second
-from paceline.engine.sequence import info_for
+from paceline.drafting.self_draft import every_second, layers_of
 from paceline.errors import InvalidInput
 from paceline.testing import check_drafter
 from paceline.verifiers.coupling import CouplingVerifier
-from tests.own_layers import LAYERS, lean, rate, shallow
 from tests.rigged import markov, run
+from tests.spare_layers import LAYERS, lean, rate, shallow
 from tests.tiny_models import tokens_of
 
 WARM = SamplingParams(temperature=1.0)
 FEW = SamplingParams(temperature=1.0, top_k=2)
 PROMPT = tokens_of(9)
-EAGER: dict[str, Any] = {"window": 4, "confidence": 0.0}
+EAGER: dict[str, Any] = {"window": 4, "min_confidence": 0.0}
 
 
 class Follower:
@@ -34,7 +33,7 @@ class Follower:
         self.target = lean()
         self.slot = self.target.open(100)
         self.target.prefill(self.slot, PROMPT[:-1])
-        self.session: SwiftSession = drafter.open(info_for(drafter, self.target, self.slot), 100)
+        self.session: SwiftSession = drafter.open(self.target.view(self.slot), 100)
         self.session.observe(Committed(PROMPT))
         self.root = PROMPT[-1]
 
@@ -53,7 +52,7 @@ def test_greedy_is_plain_greedy_while_it_searches(k: int) -> None:
     assert 0.0 < rate(found) < 1.0, "both acceptance and rejection happen"
 
 
-@pytest.mark.parametrize("settings", [{"window": 1, "confidence": 0.3}, {}], ids=str)
+@pytest.mark.parametrize("settings", [{"window": 1, "min_confidence": 0.3}, {}], ids=str)
 def test_it_keeps_its_contract(settings: dict[str, Any]) -> None:
     check_drafter(SwiftDrafter(**settings), target=shallow(), params=FEW)
 
@@ -90,7 +89,7 @@ class TestSearch:
         answer = follower.session._draft.committed[len(PROMPT) :]
         slot = follower.target.open(40)
         follower.target.prefill(slot, PROMPT[:-1])
-        own = follower.target.own_layers(slot)
+        own = layers_of(follower.target.view(slot), "test")
         own.start(follower.session.skip)
         fed = [PROMPT[-1], *answer[:3]]
         hits = [int(own.run([t]).argmax()) == a for t, a in zip(fed, answer[:4], strict=True)]
@@ -143,7 +142,7 @@ class TestSearch:
         ({"skip_ratio": 2}, "skip_ratio must be a finite number"),
         ({"window": 0}, "window must be at least 1"),
         ({"max_tries": -1}, "max_tries must be at least 0"),
-        ({"confidence": "high"}, "confidence must be a number"),
+        ({"min_confidence": "high"}, "min_confidence must be a number"),
     ],
 )
 def test_settings_that_cannot_be_used(settings: dict[str, Any], message: str) -> None:

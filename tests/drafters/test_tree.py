@@ -16,6 +16,7 @@ from paceline.core.events import Round
 from paceline.core.protocols import Noise, Verifier, Work
 from paceline.core.sampling import SamplingParams
 from paceline.core.target import Committed, Opening, TargetInfo
+from paceline.core.view import TargetView
 from paceline.drafters import tree as tree_module
 from paceline.drafters.model import ModelDrafter
 from paceline.drafters.tree import TreeDrafter
@@ -77,7 +78,7 @@ def draft_of(
     info: TargetInfo | None = None,
 ) -> Draft:
     vocab = drafter.model.info.vocab_size
-    session = drafter.open(info or TargetInfo("target", vocab), 100)
+    session = drafter.open(TargetView(info or TargetInfo("target", vocab)), 100)
     session.observe(Committed(tuple(prompt)))
     draft = session.propose(budget or Budget(3), SamplingWarp(params, prompt), SeededNoise(seed))
     session.close()
@@ -530,7 +531,7 @@ class TestCache:
     ) -> None:
         drafter, text = TreeDrafter(other), tokens_of(100, seed=1)
         info = TargetInfo("target", VOCAB)
-        session = drafter.open(info, 100)
+        session = drafter.open(TargetView(info), 100)
         session.observe(Committed(text[:prompt]))
         at = prompt
         for number, accepted in enumerate([5, 0, 3, None, 5, 1, None, 0]):
@@ -544,7 +545,7 @@ class TestCache:
             text = (*text[:at], *new, *text[at + len(new) :])
             at += len(new)
             session.observe(Committed(new))
-            fresh = drafter.open(info, 100)
+            fresh = drafter.open(TargetView(info), 100)
             fresh.observe(Committed(text[:at]))
             warp = SamplingWarp(params, text[:at])
             one = session.propose(Budget(3), warp, SeededNoise(99))
@@ -670,9 +671,9 @@ class TestSettings:
     def test_a_draft_model_that_scores_no_trees(self) -> None:
         chains = lean_target(tiny("llama"), fixed_rows=4)
         with pytest.raises(InvalidInput, match="needs a draft model that scores trees"):
-            TreeDrafter(chains).open(TargetInfo("target", VOCAB), 50)
+            TreeDrafter(chains).open(TargetView(TargetInfo("target", VOCAB)), 50)
 
     def test_options_that_name_tokens_outside_the_vocabulary(self) -> None:
         drafter = TreeDrafter(markov(3, 1), params=SamplingParams(logit_bias={7: 1.0}))
         with pytest.raises(InvalidInput, match="drafter 'tree' name token 7"):
-            drafter.open(TargetInfo("target", 3), 9)
+            drafter.open(TargetView(TargetInfo("target", 3)), 9)

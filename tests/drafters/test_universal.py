@@ -14,6 +14,7 @@ from paceline.core.drafts import Budget, Draft
 from paceline.core.protocols import Verifier
 from paceline.core.sampling import SamplingParams
 from paceline.core.target import Committed, TargetInfo
+from paceline.core.view import TargetView
 from paceline.drafters.model import ModelDrafter
 from paceline.drafters.universal import UniversalDrafter
 from paceline.errors import InvalidInput
@@ -106,7 +107,7 @@ class TestContract:
 
 class TestIntersection:
     def draft(self, drafter: UniversalDrafter, params: SamplingParams = WARM, k: int = 3) -> Draft:
-        session = drafter.open(TargetInfo("target", 3), 50)
+        session = drafter.open(TargetView(TargetInfo("target", 3)), 50)
         session.observe(Committed((0, 1)))
         draft = session.propose(Budget(k), SamplingWarp(params, (0, 1)), SeededNoise(3))
         session.close()
@@ -145,7 +146,7 @@ class TestIntersection:
             return torch.full((5,), 0.2, dtype=torch.float64)
 
         drafter = UniversalDrafter(TableTarget(law, vocab_size=5), OURS, THEIRS["words"])
-        session = drafter.open(TargetInfo("target", 3), 50)
+        session = drafter.open(TargetView(TargetInfo("target", 3)), 50)
         session.observe(Committed((0, 1, 2, 0)))
         session.propose(Budget(1), SamplingWarp(WARM), SeededNoise(0))
         assert seen[-1] == (0, 1, 3), "ab c a"
@@ -157,12 +158,14 @@ class TestIntersection:
         drafter = drafter_of(THEIRS["other order"], params={"temperature": 0.0})
         assert self.draft(drafter).probs is None
         with pytest.raises(InvalidInput, match="drafter 'universal' name token 9"):
-            drafter_of(THEIRS["words"], params={"logit_bias": {9: 1.0}}).open(TargetInfo("t", 3), 9)
+            drafter_of(THEIRS["words"], params={"logit_bias": {9: 1.0}}).open(
+                TargetView(TargetInfo("t", 3)), 9
+            )
 
     def test_a_controllers_bounds(self) -> None:
         law = torch.tensor([0.6, 0.3, 0.1], dtype=torch.float64)
         drafter = UniversalDrafter(TableTarget(law), OURS, THEIRS["other order"])
-        session = drafter.open(TargetInfo("target", 3), 50)
+        session = drafter.open(TargetView(TargetInfo("target", 3)), 50)
         session.observe(Committed((0,)))
         draft = session.propose(Budget(9, min_confidence=0.5), SamplingWarp(WARM), SeededNoise(1))
         assert draft.confidence is not None
@@ -185,7 +188,7 @@ class TestStrings:
         ours = Letters("a", "b", "c", "ab", "cab")
         model = TableTarget(law, vocab_size=len(theirs.vocab))
         drafter = UniversalDrafter(model, ours, theirs, "slem")
-        session = drafter.open(TargetInfo("target", 5), 50)
+        session = drafter.open(TargetView(TargetInfo("target", 5)), 50)
         session.observe(Committed(tuple(ours.encode(prompt))))
         draft = session.propose(Budget(k), SamplingWarp(WARM), SeededNoise(0))
         assert draft.probs is None
@@ -262,7 +265,7 @@ class TestGreedy:
         first, second = tiny_tokenizers.byte_level(), tiny_tokenizers.sentencepiece()
         _, draft = lean_pair(first, second)
         drafter = UniversalDrafter(draft, first, second)
-        session = drafter.open(TargetInfo("target", len(first) + 64), 50)
+        session = drafter.open(TargetView(TargetInfo("target", len(first) + 64)), 50)
         session.observe(Committed((len(first) + 5,)))
         assert not len(session.propose(Budget(4), SamplingWarp(WARM), SeededNoise(0)))
         session.observe(Committed(tuple(first.encode(" the"))))
@@ -345,7 +348,7 @@ class TestSettings:
     def test_vocabularies_that_share_nothing(self) -> None:
         drafter = UniversalDrafter(markov(2, 1), OURS, Letters("x", "y"))
         with pytest.raises(InvalidInput, match="of target and table share no token at all"):
-            drafter.open(TargetInfo("target", 3), 9)
+            drafter.open(TargetView(TargetInfo("target", 3)), 9)
 
 
 def test_with_one_tokenizer_it_drafts_as_the_draft_model_does() -> None:
@@ -353,7 +356,7 @@ def test_with_one_tokenizer_it_drafts_as_the_draft_model_does() -> None:
     names = Letters("a", "b", "c")
     model = markov(3, 7)
     for one in (UniversalDrafter(model, OURS, names), ModelDrafter(model)):
-        session = one.open(TargetInfo("target", 3), 30)
+        session = one.open(TargetView(TargetInfo("target", 3)), 30)
         session.observe(Committed((0, 1)))
         draft = session.propose(Budget(6), SamplingWarp(WARM), SeededNoise(4))
         if isinstance(one, UniversalDrafter):

@@ -7,7 +7,8 @@ import torch
 from paceline.core.drafts import Auxiliary, Budget, Draft, Outcome, Scheme
 from paceline.core.events import Round
 from paceline.core.protocols import Noise, Warp
-from paceline.core.target import Committed, Need, Opening, TargetInfo
+from paceline.core.target import Committed, Need, Opening
+from paceline.core.view import TargetView
 from paceline.engine.loop import Request, decode
 from paceline.sampling.noise import SeededNoise
 from paceline.testing.table import TableTarget
@@ -46,7 +47,7 @@ def told_of(needs: frozenset[str]) -> tuple[list[Committed], list[Outcome], list
         def __init__(self) -> None:
             self.needs = needs
 
-        def open(self, target: TargetInfo, capacity: int) -> Session:
+        def open(self, target: TargetView, capacity: int) -> Session:
             return Session()
 
     # Behind 0 comes 2, behind 2 comes 0, so that the second branch is right.

@@ -16,7 +16,8 @@ from torch import Tensor
 from paceline.core.drafts import ROOT, Budget, Draft, Scheme
 from paceline.core.protocols import Drafter, Noise, Verifier, Warp
 from paceline.core.sampling import SamplingParams
-from paceline.core.target import Committed, TargetInfo
+from paceline.core.target import Committed
+from paceline.core.view import TargetView
 from paceline.drafters.none import NoDrafter
 from paceline.errors import ContractViolation
 from paceline.generate import plugins
@@ -45,8 +46,8 @@ class SoftTree:
     name: ClassVar[str] = "soft tree"
     needs: ClassVar[frozenset[str]] = frozenset()
 
-    def open(self, target: TargetInfo, capacity: int) -> SoftTreeSession:
-        return SoftTreeSession(self, target.vocab_size)
+    def open(self, target: TargetView, capacity: int) -> SoftTreeSession:
+        return SoftTreeSession(self, target.info.vocab_size)
 
 
 class SoftTreeSession:
@@ -172,8 +173,8 @@ def test_a_scheme_that_does_not_say_what_the_draft_is_is_refused(
             return Draft((0, 1), parents, probs, scheme)
 
     class Drafting(SoftTree):
-        def open(self, target: TargetInfo, capacity: int) -> SoftTreeSession:
-            return Wrong(self, target.vocab_size)
+        def open(self, target: TargetView, capacity: int) -> SoftTreeSession:
+            return Wrong(self, target.info.vocab_size)
 
     with pytest.raises(ContractViolation, match=message):
         run(MODEL, PROMPT, Drafting(scheme), max_tokens=4, verifier=RULES["tree"])

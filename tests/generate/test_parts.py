@@ -13,7 +13,7 @@ import pytest
 
 from paceline.controllers.auto import AutoController
 from paceline.controllers.fixed import FixedController
-from paceline.core.target import TargetInfo
+from paceline.core.view import TargetView
 from paceline.drafters.cascade import CascadeDrafter
 from paceline.drafters.model import ModelDrafter
 from paceline.drafters.ngram import NgramDrafter
@@ -48,7 +48,7 @@ class Foreign:
     needs: ClassVar[frozenset[str]] = frozenset()
     model: str
 
-    def open(self, target: TargetInfo, capacity: int) -> Any:
+    def open(self, target: TargetView, capacity: int) -> Any:
         raise NotImplementedError
 
 

@@ -13,7 +13,8 @@ from torch import Tensor
 from paceline.core.drafts import Budget, Draft, Scheme, Verdict
 from paceline.core.protocols import Drafter, Noise, Purpose, Warp
 from paceline.core.sampling import SamplingParams
-from paceline.core.target import Committed, TargetInfo
+from paceline.core.target import Committed
+from paceline.core.view import TargetView
 from paceline.drafters.model import ModelDrafter
 from paceline.drafters.ngram import NgramDrafter
 from paceline.drafters.none import NoDrafter
@@ -36,8 +37,8 @@ class Planted:
     name: ClassVar[str] = "planted"
     needs: ClassVar[frozenset[str]] = frozenset()
 
-    def open(self, target: TargetInfo, capacity: int) -> PlantedSession:
-        return PlantedSession(self.function, target.vocab_size)
+    def open(self, target: TargetView, capacity: int) -> PlantedSession:
+        return PlantedSession(self.function, target.info.vocab_size)
 
 
 class PlantedSession:
@@ -303,7 +304,7 @@ class Shared:
     name: ClassVar[str] = "shared"
     needs: ClassVar[frozenset[str]] = frozenset()
 
-    def open(self, target: TargetInfo, capacity: int) -> SharedSession:
+    def open(self, target: TargetView, capacity: int) -> SharedSession:
         return SharedSession(self.memory)
 
 
@@ -332,7 +333,7 @@ class Leaking(Shared):
 
     name: ClassVar[str] = "leaking"
 
-    def open(self, target: TargetInfo, capacity: int) -> SharedSession:
+    def open(self, target: TargetView, capacity: int) -> SharedSession:
         return LeakingSession(self.memory)
 
 
@@ -345,7 +346,7 @@ class LeakingSession(SharedSession):
 class FailsToClose(Shared):
     name: ClassVar[str] = "fails to close"
 
-    def open(self, target: TargetInfo, capacity: int) -> SharedSession:
+    def open(self, target: TargetView, capacity: int) -> SharedSession:
         return RefusesToClose([])
 
 
@@ -358,7 +359,7 @@ class Counting:
     def __init__(self) -> None:
         self.count = 0
 
-    def open(self, target: TargetInfo, capacity: int) -> SharedSession:
+    def open(self, target: TargetView, capacity: int) -> SharedSession:
         self.count += 1
         return SharedSession([])
 
@@ -385,7 +386,7 @@ class Stale(SharedSession):
 
 
 class NoRollback(Shared):
-    def open(self, target: TargetInfo, capacity: int) -> SharedSession:
+    def open(self, target: TargetView, capacity: int) -> SharedSession:
         return Stale([])
 
 
@@ -427,8 +428,8 @@ def test_confidence_may_round_otherwise_in_other_rounds_and_no_more(
             return Draft((0,), confidence=(sure,)) if budget.num_draft_tokens else Draft()
 
     class Sure(Planted):
-        def open(self, target: TargetInfo, capacity: int) -> PlantedSession:
-            return Session(self.function, target.vocab_size)
+        def open(self, target: TargetView, capacity: int) -> PlantedSession:
+            return Session(self.function, target.info.vocab_size)
 
     drafter = Sure(lambda *_: Draft())
     if passes:

@@ -20,7 +20,8 @@ from typing import Any, NamedTuple, Protocol
 from torch import Tensor
 
 from paceline.core.drafts import Budget, Draft, Outcome, Scheme, Verdict
-from paceline.core.target import Committed, Opening, Scores, SkipSet, TargetInfo
+from paceline.core.target import Committed, Opening, Scores, TargetInfo
+from paceline.core.view import TargetView
 
 
 class Purpose(IntEnum):
@@ -107,7 +108,7 @@ class Drafter(Protocol):
         """What it needs of the target beyond tokens (`target.Need`), all in `TargetInfo.gives`."""
         ...
 
-    def open(self, target: TargetInfo, capacity: int) -> DraftSession:
+    def open(self, target: TargetView, capacity: int) -> DraftSession:
         """Start on a sequence of at most `capacity` tokens, prompt and answer together.
 
         Raises:
@@ -165,55 +166,12 @@ class Target(Protocol):
         """Cut the cache to its first `length` tokens."""
         ...
 
+    def view(self, slot: Any) -> TargetView:
+        """What a drafter may use of it on the sequence of `slot`."""
+        ...
+
     def close(self, slot: Any) -> None:
         """Free the slot."""
-        ...
-
-
-class OwnLayers(Protocol):
-    """The target's own layers on one sequence, for drafters that need `Need.LAYERS`.
-
-    A draft runs some of the layers on the last committed token and on drafted ones. It reads the
-    target's own keys and values of the committed tokens; those that it makes lie behind the end,
-    where the next pass of the target writes over them, so that nothing of the target changes. A
-    pass that scores a chain resumes rows that were run here behind the layers that they have
-    behind them whole.
-    """
-
-    @property
-    def num_layers(self) -> int:
-        """The layers of the target."""
-        ...
-
-    def start(self, skip: SkipSet) -> None:
-        """Begin at the committed tokens again, leaving out `skip`; what was run is forgotten.
-
-        Raises:
-            InvalidInput: `skip` names a layer that the target does not have.
-        """
-        ...
-
-    def run(self, tokens: Sequence[int]) -> Tensor:
-        """Append tokens; the logits `[V]` behind the last, laid out as in `Scores`.
-
-        The first token behind a `start` is the last committed one, which is not cached yet.
-        """
-        ...
-
-    def replay(self, start: int, tokens: Sequence[int], skip: SkipSet) -> Tensor:
-        """The logits `[len(tokens), V]` behind committed tokens, as a draft would have had them.
-
-        `tokens` are those from the position `start` on; they see the target's own keys of the
-        tokens before and what `skip` leaves of their own. Ends what was started.
-        """
-        ...
-
-
-class LayeredTarget(Target, Protocol):
-    """A target that gives `Need.LAYERS`."""
-
-    def own_layers(self, slot: Any) -> OwnLayers:
-        """Its layers on the sequence of `slot`."""
         ...
 
 

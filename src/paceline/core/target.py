@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from torch import Tensor
 
@@ -25,7 +25,7 @@ class Need(StrEnum):
     AUXILIARY = "auxiliary"
     """Rows that are scored with a draft and can never be accepted; see `Auxiliary`."""
     LAYERS = "layers"
-    """The target's own layers on the cache of the sequence; see `TargetInfo.own`."""
+    """The target's own layers on the cache of the sequence; see `view.TargetLayers`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,10 +45,10 @@ class SkipSet:
     mlp: frozenset[int] = frozenset()
 
     @classmethod
-    def behind(cls, layer: int, num_layers: int) -> SkipSet:
+    def after(cls, layer: int, num_layers: int) -> SkipSet:
         """All but the first `layer` layers.
 
-        >>> SkipSet.behind(1, 3).mlp == frozenset({1, 2})
+        >>> SkipSet.after(1, 3).mlp == frozenset({1, 2})
         True
         """
         rest = frozenset(range(layer, num_layers))
@@ -92,8 +92,6 @@ class TargetInfo:
             beforehand; empty where nothing is.
         num_weights: the weights that every token of a prompt goes through, those of the layers:
             what reading a prompt costs, relative to another model. 0 where it is not known.
-        own: the target's layers on the sequence that a session is opened for, a
-            `protocols.OwnLayers`; for drafters that need `Need.LAYERS`, None for the others.
     """
 
     name: str
@@ -104,7 +102,6 @@ class TargetInfo:
     invariant: bool = False
     row_costs: Mapping[int, float] = field(default_factory=dict, repr=False, compare=False)
     num_weights: int = field(default=0, repr=False, compare=False)
-    own: Any = field(default=None, repr=False, compare=False)
 
 
 class Opening(NamedTuple):

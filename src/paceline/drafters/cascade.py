@@ -15,8 +15,9 @@ from typing import ClassVar
 
 from paceline.core.drafts import Budget, Draft
 from paceline.core.protocols import Drafter, DraftSession, Noise, Warp
-from paceline.core.target import Committed, TargetInfo
+from paceline.core.target import Committed
 from paceline.core.traits import traits_of
+from paceline.core.view import TargetView
 from paceline.errors import ContractViolation, InvalidInput
 
 
@@ -65,7 +66,7 @@ class CascadeDrafter:
         rules = [traits_of(drafter).default_verifier for drafter in self.drafters]
         return next((rule for rule in rules if rule != "token"), "token")
 
-    def open(self, target: TargetInfo, capacity: int) -> CascadeSession:
+    def open(self, target: TargetView, capacity: int) -> CascadeSession:
         """See `protocols.Drafter.open`."""
         parts: dict[str, _Part] = {}
         try:

@@ -10,9 +10,10 @@ from typing import ClassVar
 
 from paceline.checks import require_finite, require_int
 from paceline.core.drafts import Budget, Draft
-from paceline.core.protocols import Noise, OwnLayers, Warp
-from paceline.core.target import Committed, Need, SkipSet, TargetInfo
-from paceline.drafting.own_layers import OwnDraft
+from paceline.core.protocols import Noise, Warp
+from paceline.core.target import Committed, Need, SkipSet
+from paceline.core.view import TargetView
+from paceline.drafting.self_draft import SelfDraft, layers_of
 from paceline.errors import InvalidInput
 
 
@@ -42,26 +43,26 @@ class EarlyExitDrafter:
             require_int("exit_layer", self.exit_layer, low=1)
         require_finite(self, "min_confidence", self.min_confidence, low=0.0, high=1.0)
 
-    def open(self, target: TargetInfo, capacity: int) -> EarlyExitSession:
+    def open(self, target: TargetView, capacity: int) -> EarlyExitSession:
         """See `protocols.Drafter.open`.
 
         Raises:
             InvalidInput: the target has no more layers than a draft is to run.
         """
-        own: OwnLayers = target.own
-        layer = self.exit_layer or max(1, own.num_layers // 4)
-        if layer >= own.num_layers:
+        layers = layers_of(target, self.name)
+        layer = self.exit_layer or max(1, layers.num_layers // 4)
+        if layer >= layers.num_layers:
             raise InvalidInput(
-                f"exit_layer must be below the {own.num_layers} layers of {target.name}; it is "
-                f"{layer}"
+                f"exit_layer must be below the {layers.num_layers} layers of {target.info.name}; "
+                f"it is {layer}"
             )
-        return EarlyExitSession(OwnDraft(own), SkipSet.behind(layer, own.num_layers), self)
+        return EarlyExitSession(SelfDraft(layers), SkipSet.after(layer, layers.num_layers), self)
 
 
 class EarlyExitSession:
     """See `protocols.DraftSession`."""
 
-    def __init__(self, draft: OwnDraft, skip: SkipSet, drafter: EarlyExitDrafter) -> None:
+    def __init__(self, draft: SelfDraft, skip: SkipSet, drafter: EarlyExitDrafter) -> None:
         self._draft, self._skip, self._drafter = draft, skip, drafter
 
     def observe(self, committed: Committed) -> None:

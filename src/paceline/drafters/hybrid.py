@@ -16,7 +16,8 @@ from typing import ClassVar
 from paceline.checks import require_int
 from paceline.core.drafts import Budget, Draft
 from paceline.core.protocols import Drafter, DraftSession, Noise, Warp
-from paceline.core.target import Committed, Need, TargetInfo
+from paceline.core.target import Committed, Need
+from paceline.core.view import TargetView
 from paceline.drafting.merge import Merged, merge, view
 from paceline.errors import ContractViolation, InvalidInput
 
@@ -67,10 +68,10 @@ class HybridDrafter:
         """What any of them needs, and drafts that branch."""
         return frozenset({Need.TREE}).union(*(drafter.needs for drafter in self.drafters))
 
-    def open(self, target: TargetInfo, capacity: int) -> HybridSession:
+    def open(self, target: TargetView, capacity: int) -> HybridSession:
         """See `protocols.Drafter.open`."""
         parts: list[_Part] = []
-        session = HybridSession(self, parts, target.max_draft_tokens)
+        session = HybridSession(self, parts, target.info.max_draft_tokens)
         try:
             for drafter in self.drafters:  # one by one: what is open is closed after an error
                 parts += [_Part(drafter.name, drafter.open(target, capacity))]

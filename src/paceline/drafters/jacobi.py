@@ -11,7 +11,8 @@ from typing import ClassVar
 
 from paceline.core.drafts import Budget, Draft
 from paceline.core.protocols import Noise, Warp
-from paceline.core.target import Committed, Need, TargetInfo
+from paceline.core.target import Committed, Need
+from paceline.core.view import TargetView
 from paceline.sampling.candidates import largest_of_rows
 
 
@@ -30,7 +31,7 @@ class JacobiDrafter:
     needs: ClassVar[frozenset[str]] = frozenset({Need.LOGITS})
     needs_draft_model: ClassVar[bool] = False
 
-    def open(self, target: TargetInfo, capacity: int) -> JacobiSession:
+    def open(self, target: TargetView, capacity: int) -> JacobiSession:
         """See `protocols.Drafter.open`."""
         return JacobiSession()
 

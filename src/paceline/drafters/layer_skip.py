@@ -15,9 +15,10 @@ from typing import Any, ClassVar
 
 from paceline.checks import require_finite, require_int
 from paceline.core.drafts import Budget, Draft
-from paceline.core.protocols import Noise, OwnLayers, Warp
-from paceline.core.target import Committed, Need, SkipSet, TargetInfo
-from paceline.drafting.own_layers import OwnDraft, every_second, skip_set
+from paceline.core.protocols import Noise, Warp
+from paceline.core.target import Committed, Need, SkipSet
+from paceline.core.view import TargetLayers, TargetView
+from paceline.drafting.self_draft import SelfDraft, every_second, layers_of, skip_set
 from paceline.drafting.tuned import read_tuned, tuned_file
 from paceline.errors import InvalidInput
 from paceline.sampling.threshold import GREEDY_START, SAMPLING_START, Threshold, next_threshold
@@ -36,9 +37,9 @@ class LayerSkipDrafter:
         attention: the layers whose attention is skipped, counted from 0.
         mlp: the layers whose feed-forward part is skipped.
         tuned: a file that `paceline tune layer-skip` wrote, in place of both lists.
-        threshold: a draft ends after a token whose probability under q is below this; the token
-            is kept. None starts at .8 for greedy decoding and at .5 otherwise.
-        adaptive: move the threshold after each round, so that about nine in ten draft tokens are
+        min_confidence: a draft ends after a token whose probability under q is below this; the
+            token is kept. None starts at .8 for greedy decoding and at .5 otherwise.
+        adaptive: move `min_confidence` after each round, so that about nine in ten draft tokens are
             accepted.
 
     Raises:
@@ -55,7 +56,7 @@ class LayerSkipDrafter:
     attention: Sequence[int] | None = None
     mlp: Sequence[int] | None = None
     tuned: str | Path | None = None
-    threshold: float | None = None
+    min_confidence: float | None = None
     adaptive: bool = True
 
     def __post_init__(self) -> None:
@@ -69,15 +70,15 @@ class LayerSkipDrafter:
             )
         if self.tuned is not None and not isinstance(self.tuned, (str, Path)):
             raise InvalidInput(f"tuned must be the path of a file; it is {self.tuned!r:.80}")
-        if self.threshold is not None:
-            require_finite(self, "threshold", self.threshold, low=0.0, high=1.0)
+        if self.min_confidence is not None:
+            require_finite(self, "min_confidence", self.min_confidence, low=0.0, high=1.0)
         if not isinstance(self.adaptive, bool):
             raise InvalidInput(f"adaptive must be true or false; it is {self.adaptive!r}")
 
-    def open(self, target: TargetInfo, capacity: int) -> LayerSkipSession:
+    def open(self, target: TargetView, capacity: int) -> LayerSkipSession:
         """See `protocols.Drafter.open`."""
-        own: OwnLayers = target.own
-        return LayerSkipSession(self, own, self.skip(target.name, own.num_layers))
+        layers = layers_of(target, self.name)
+        return LayerSkipSession(self, layers, self.skip(target.info.name, layers.num_layers))
 
     def skip(self, model: str | None, num_layers: int) -> SkipSet:
         """What is skipped in a target of this name and size.
@@ -136,10 +137,11 @@ def skip_of(found: dict[str, Any], file: Path, num_layers: int) -> SkipSet:
 class LayerSkipSession:
     """See `protocols.DraftSession`."""
 
-    def __init__(self, drafter: LayerSkipDrafter, own: OwnLayers, skip: SkipSet) -> None:
+    def __init__(self, drafter: LayerSkipDrafter, layers: TargetLayers, skip: SkipSet) -> None:
         self._drafter, self._skip = drafter, skip
-        self._draft = OwnDraft(own)
-        self._threshold = None if drafter.threshold is None else Threshold(drafter.threshold)
+        self._draft = SelfDraft(layers)
+        given = drafter.min_confidence
+        self._threshold = None if given is None else Threshold(given)
         self._last: tuple[tuple[int, ...], int] = (), 0
 
     def observe(self, committed: Committed) -> None:

@@ -18,7 +18,8 @@ from torch import Tensor
 from paceline.checks import require_int
 from paceline.core.drafts import ROOT, Auxiliary, Budget, Draft, Scheme
 from paceline.core.protocols import Noise, Warp
-from paceline.core.target import Committed, Need, TargetInfo
+from paceline.core.target import Committed, Need
+from paceline.core.view import TargetView
 from paceline.sampling.candidates import largest_of_rows
 
 _GOLDEN = 0.6180339887498949
@@ -64,7 +65,7 @@ class LookaheadDrafter:
         require_int("ngram", self.ngram, low=2)
         require_int("guesses", self.guesses, low=1)
 
-    def open(self, target: TargetInfo, capacity: int) -> LookaheadSession:
+    def open(self, target: TargetView, capacity: int) -> LookaheadSession:
         """See `protocols.Drafter.open`."""
         return LookaheadSession(self, capacity)
 

@@ -13,7 +13,8 @@ from paceline.checks import require_finite
 from paceline.core.drafts import Budget, Draft
 from paceline.core.protocols import Noise, Target, Warp
 from paceline.core.sampling import SamplingParams
-from paceline.core.target import Committed, TargetInfo
+from paceline.core.target import Committed
+from paceline.core.view import TargetView
 from paceline.drafting.model import DraftModel, Stop, check_params, draw_chain, own_params
 from paceline.sampling.warp import SamplingWarp
 
@@ -56,18 +57,18 @@ class ModelDrafter:
         require_finite(self, "entropy_factor", self.entropy_factor, low=0.0)
         object.__setattr__(self, "params", own_params(self.params))
 
-    def open(self, target: TargetInfo, capacity: int) -> ModelSession:
+    def open(self, target: TargetView, capacity: int) -> ModelSession:
         """See `protocols.Drafter.open`."""
-        check_params(self.params, target, self.name)
-        return ModelSession(self, capacity, target)
+        check_params(self.params, target.info, self.name)
+        return ModelSession(self, capacity, target.info.vocab_size)
 
 
 class ModelSession:
     """See `protocols.DraftSession`."""
 
-    def __init__(self, drafter: ModelDrafter, capacity: int, target: TargetInfo) -> None:
+    def __init__(self, drafter: ModelDrafter, capacity: int, vocab_size: int) -> None:
         self._drafter = drafter
-        self._model = DraftModel(drafter.model, capacity, target.vocab_size)
+        self._model = DraftModel(drafter.model, capacity, vocab_size)
         self._warp = None if drafter.params is None else SamplingWarp(drafter.params)
 
     def observe(self, committed: Committed) -> None:

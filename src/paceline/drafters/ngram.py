@@ -14,7 +14,8 @@ from typing import ClassVar, Literal
 from paceline.checks import require_int
 from paceline.core.drafts import Budget, Draft
 from paceline.core.protocols import Noise, Warp
-from paceline.core.target import Committed, TargetInfo
+from paceline.core.target import Committed
+from paceline.core.view import TargetView
 from paceline.drafting.stores.copies import copied
 from paceline.drafting.stores.ngrams import NgramIndex, check_vocabulary, reference_ids
 from paceline.errors import InvalidInput
@@ -66,10 +67,10 @@ class NgramDrafter:
         index.extend(tokens)
         return index
 
-    def open(self, target: TargetInfo, capacity: int) -> NgramSession:
+    def open(self, target: TargetView, capacity: int) -> NgramSession:
         """See `protocols.Drafter.open`."""
         for reference in self.references:
-            check_vocabulary("a reference of drafter 'ngram'", reference, target)
+            check_vocabulary("a reference of drafter 'ngram'", reference, target.info)
         return NgramSession(self._index(), self._indexes, self.min_ngram, self.max_ngram)
 
 

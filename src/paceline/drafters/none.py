@@ -7,7 +7,8 @@ from typing import ClassVar
 
 from paceline.core.drafts import Budget, Draft
 from paceline.core.protocols import Noise, Warp
-from paceline.core.target import Committed, TargetInfo
+from paceline.core.target import Committed
+from paceline.core.view import TargetView
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,7 +19,7 @@ class NoDrafter:
     needs: ClassVar[frozenset[str]] = frozenset()
     needs_draft_model: ClassVar[bool] = False
 
-    def open(self, target: TargetInfo, capacity: int) -> NoSession:
+    def open(self, target: TargetView, capacity: int) -> NoSession:
         """See `protocols.Drafter.open`."""
         return NoSession()
 

@@ -12,7 +12,8 @@ from typing import ClassVar
 
 from paceline.core.drafts import Budget, Draft
 from paceline.core.protocols import Noise, Warp
-from paceline.core.target import Committed, TargetInfo
+from paceline.core.target import Committed
+from paceline.core.view import TargetView
 from paceline.drafting.stores.copies import copied
 from paceline.drafting.stores.ngrams import NgramPlaces, check_vocabulary, reference_ids
 from paceline.errors import InvalidInput
@@ -53,9 +54,9 @@ class PredictedOutputDrafter:
         # Built once and only read afterwards, so that sessions can share it.
         object.__setattr__(self, "_places", NgramPlaces(self.prediction, tuple(REACHES)))
 
-    def open(self, target: TargetInfo, capacity: int) -> PredictedOutputSession:
+    def open(self, target: TargetView, capacity: int) -> PredictedOutputSession:
         """See `protocols.Drafter.open`."""
-        check_vocabulary("the prediction", self.prediction, target)
+        check_vocabulary("the prediction", self.prediction, target.info)
         return PredictedOutputSession(self.prediction, self._places)
 
 

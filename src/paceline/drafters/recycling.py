@@ -18,7 +18,8 @@ import numpy.typing as npt
 from paceline.checks import require_int
 from paceline.core.drafts import ROOT, Budget, Draft, Scheme
 from paceline.core.protocols import Noise, Warp
-from paceline.core.target import Committed, Need, TargetInfo
+from paceline.core.target import Committed, Need
+from paceline.core.view import TargetView
 from paceline.errors import InvalidInput
 from paceline.sampling.candidates import largest_of_rows
 
@@ -122,10 +123,10 @@ class RecyclingDrafter:
         if self.chain:
             object.__setattr__(self, "needs", frozenset({Need.LOGITS}))
 
-    def open(self, target: TargetInfo, capacity: int) -> RecyclingSession:
+    def open(self, target: TargetView, capacity: int) -> RecyclingSession:
         """See `protocols.Drafter.open`."""
         store = SuccessorStore() if self.store is None else self.store
-        store.fit(target.vocab_size, self.candidates)
+        store.fit(target.info.vocab_size, self.candidates)
         return RecyclingSession(self, store)
 
 

@@ -12,7 +12,8 @@ from typing import ClassVar
 from paceline.checks import require_int
 from paceline.core.drafts import Budget, Draft
 from paceline.core.protocols import Noise, Warp
-from paceline.core.target import Committed, TargetInfo
+from paceline.core.target import Committed
+from paceline.core.view import TargetView
 from paceline.drafting.stores.copies import copied
 from paceline.drafting.stores.ngrams import NgramIndex, check_vocabulary, reference_ids
 from paceline.errors import InvalidInput
@@ -59,10 +60,10 @@ class ReferenceDrafter:
         index.extend(tokens)
         return index
 
-    def open(self, target: TargetInfo, capacity: int) -> ReferenceSession:
+    def open(self, target: TargetView, capacity: int) -> ReferenceSession:
         """See `protocols.Drafter.open`."""
         for reference in self.references:
-            check_vocabulary("a reference of drafter 'reference'", reference, target)
+            check_vocabulary("a reference of drafter 'reference'", reference, target.info)
         return ReferenceSession(self._indexes, self.min_ngram, self.max_ngram)
 
 

@@ -12,7 +12,8 @@ from typing import ClassVar, Literal
 from paceline.checks import require_int
 from paceline.core.drafts import ROOT, Budget, Draft, Scheme
 from paceline.core.protocols import Noise, Warp
-from paceline.core.target import Committed, Need, TargetInfo
+from paceline.core.target import Committed, Need
+from paceline.core.view import TargetView
 from paceline.drafting.stores.copies import believed
 from paceline.drafting.stores.corpus import DEPTH, MARK, Corpus
 from paceline.drafting.stores.tries import prefix_path, prefix_tree
@@ -99,12 +100,13 @@ class RetrievalDrafter:
         """A rule that takes the drafts of this mode; see `core.traits`."""
         return "tree" if self.mode == "tree" else "token"
 
-    def open(self, target: TargetInfo, capacity: int) -> RetrievalSession:
+    def open(self, target: TargetView, capacity: int) -> RetrievalSession:
         """See `protocols.Drafter.open`."""
-        if self.corpus.highest >= target.vocab_size:
+        info = target.info
+        if self.corpus.highest >= info.vocab_size:
             raise InvalidInput(
                 f"the datastore {self.corpus.path} holds token {self.corpus.highest}; the "
-                f"vocabulary of {target.name} is 0 to {target.vocab_size - 1}: was it built with "
+                f"vocabulary of {info.name} is 0 to {info.vocab_size - 1}: was it built with "
                 "another tokenizer?"
             )
         return RetrievalSession(self)

@@ -15,7 +15,8 @@ from typing import ClassVar, Literal, NamedTuple
 from paceline.checks import require_finite, require_int
 from paceline.core.drafts import ROOT, Budget, Draft, Scheme
 from paceline.core.protocols import Noise, Warp
-from paceline.core.target import Committed, Need, TargetInfo
+from paceline.core.target import Committed, Need
+from paceline.core.view import TargetView
 from paceline.drafting.stores.copies import believed
 from paceline.drafting.stores.outputs import PastOutputs
 from paceline.drafting.stores.suffixes import (
@@ -111,10 +112,10 @@ class SuffixDrafter:
         """A rule that takes the drafts of this mode; see `core.traits`."""
         return "tree" if self.mode == "tree" else "token"
 
-    def open(self, target: TargetInfo, capacity: int) -> SuffixSession:
+    def open(self, target: TargetView, capacity: int) -> SuffixSession:
         """See `protocols.Drafter.open`."""
         if isinstance(self.store, PastOutputs):
-            self.store.check(target)
+            self.store.check(target.info)
         return SuffixSession(self)
 
 

@@ -13,9 +13,10 @@ from typing import ClassVar
 
 from paceline.checks import require_finite, require_int
 from paceline.core.drafts import Budget, Draft
-from paceline.core.protocols import Noise, OwnLayers, Warp
-from paceline.core.target import Committed, Need, SkipSet, TargetInfo
-from paceline.drafting.own_layers import OwnDraft, every_second
+from paceline.core.protocols import Noise, Warp
+from paceline.core.target import Committed, Need, SkipSet
+from paceline.core.view import TargetLayers, TargetView
+from paceline.drafting.self_draft import SelfDraft, every_second, layers_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,10 +33,10 @@ class SwiftDrafter:
             left out in what it tries.
         window: how many of the answer's first tokens sets are compared on.
         good_enough: the share of the window above which the search ends.
-        max_failures: the search ends after so many tries that were no better, one after the other.
-        max_tries: the search ends after so many tries.
-        confidence: a draft ends after a token whose probability under q is below this; the token
-            is kept.
+        max_failures: the search ends after this many tries in a row that were no better.
+        max_tries: the search ends after this many tries.
+        min_confidence: a draft ends after a token whose probability under q is below this; the
+            token is kept.
 
     Raises:
         InvalidInput: a setting outside its range.
@@ -49,30 +50,30 @@ class SwiftDrafter:
     good_enough: float = 0.95
     max_failures: int = 300
     max_tries: int = 1000
-    confidence: float = 0.8
+    min_confidence: float = 0.8
 
     def __post_init__(self) -> None:
         require_finite(self, "skip_ratio", self.skip_ratio, low=0.0, high=1.0)
         require_finite(self, "good_enough", self.good_enough, low=0.0, high=1.0)
-        require_finite(self, "confidence", self.confidence, low=0.0, high=1.0)
+        require_finite(self, "min_confidence", self.min_confidence, low=0.0, high=1.0)
         require_int("window", self.window, low=1)
         require_int("max_failures", self.max_failures, low=0)
         require_int("max_tries", self.max_tries, low=0)
 
-    def open(self, target: TargetInfo, capacity: int) -> SwiftSession:
+    def open(self, target: TargetView, capacity: int) -> SwiftSession:
         """See `protocols.Drafter.open`."""
-        return SwiftSession(self, target.own)
+        return SwiftSession(self, layers_of(target, self.name))
 
 
 class SwiftSession:
     """See `protocols.DraftSession`."""
 
-    def __init__(self, drafter: SwiftDrafter, own: OwnLayers) -> None:
-        self._drafter, self._own = drafter, own
-        self._draft = OwnDraft(own)
+    def __init__(self, drafter: SwiftDrafter, layers: TargetLayers) -> None:
+        self._drafter, self._layers = drafter, layers
+        self._draft = SelfDraft(layers)
         self._num_prompt_tokens = 0
-        self._sets = random_sets(own.num_layers, drafter.skip_ratio)
-        self.skip = every_second(own.num_layers)
+        self._sets = random_sets(layers.num_layers, drafter.skip_ratio)
+        self.skip = every_second(layers.num_layers)
         self.score: float | None = None
         self.tries = self.failures = 0
 
@@ -87,7 +88,7 @@ class SwiftSession:
 
     def propose(self, budget: Budget, warp: Warp, noise: Noise) -> Draft:
         """See `protocols.DraftSession.propose`."""
-        return self._draft.chain(self.skip, budget, warp, noise, self._drafter.confidence)
+        return self._draft.chain(self.skip, budget, warp, noise, self._drafter.min_confidence)
 
     def close(self) -> None:
         """See `protocols.DraftSession.close`."""
@@ -118,7 +119,7 @@ class SwiftSession:
         """The share of the window's tokens that the layers left hold to be the most probable."""
         start, tokens = self._num_prompt_tokens, self._draft.committed
         window = tokens[start : start + self._drafter.window]
-        said = self._own.replay(start - 1, [tokens[start - 1], *window[:-1]], skip)
+        said = self._layers.replay(start - 1, [tokens[start - 1], *window[:-1]], skip)
         hits = [a == b for a, b in zip(said.argmax(dim=-1).tolist(), window, strict=True)]
         return sum(hits) / len(hits)
 

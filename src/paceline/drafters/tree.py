@@ -19,6 +19,7 @@ from paceline.core.drafts import ROOT, Budget, Draft, Scheme
 from paceline.core.protocols import Noise, Target, Warp
 from paceline.core.sampling import SamplingParams
 from paceline.core.target import Committed, Need, TargetInfo
+from paceline.core.view import TargetView
 from paceline.drafting.model import DraftModel, Stop, check_params, own_params
 from paceline.drafting.tree import (
     BestFirstGrowth,
@@ -160,16 +161,16 @@ class TreeDrafter:
         if self.cost is not None:
             object.__setattr__(self, "cost", _cost(self.cost))
 
-    def open(self, target: TargetInfo, capacity: int) -> TreeSession:
+    def open(self, target: TargetView, capacity: int) -> TreeSession:
         """See `protocols.Drafter.open`."""
-        check_params(self.params, target, self.name)
+        check_params(self.params, target.info, self.name)
         if Need.TREE not in self.model.info.gives:
             raise InvalidInput(
                 f"drafter 'tree' needs a draft model that scores trees, and {self.model.info.name} "
                 "does not (in invariant mode, none does); load it without (no --invariant, "
                 "invariant=False), or use drafter 'model'"
             )
-        return TreeSession(self, capacity, target)
+        return TreeSession(self, capacity, target.info)
 
     def default_max_nodes(self) -> int:
         """The size where `max_nodes` says none."""

@@ -15,7 +15,8 @@ from torch import Tensor
 from paceline.core.drafts import Budget, Draft
 from paceline.core.protocols import Noise, Target, Warp
 from paceline.core.sampling import SamplingParams
-from paceline.core.target import Committed, TargetInfo
+from paceline.core.target import Committed
+from paceline.core.view import TargetView
 from paceline.drafting.model import DraftModel, Stop, check_params, draw_chain, own_params
 from paceline.drafting.vocabulary import (
     LOOK_BEHIND,
@@ -78,22 +79,22 @@ class UniversalDrafter:
                     "paceline.load loads from files brings its own"
                 )
 
-    def open(self, target: TargetInfo, capacity: int) -> UniversalSession:
+    def open(self, target: TargetView, capacity: int) -> UniversalSession:
         """See `protocols.Drafter.open`.
 
         Raises:
             InvalidInput: the two vocabularies share no token.
         """
-        check_params(self.params, target, self.name)
+        check_params(self.params, target.info, self.name)
         ours, theirs = vocabulary_of(self.tokenizer), vocabulary_of(self.draft_tokenizer)
         info = self.model.info
-        shared = shared_tokens(ours, theirs, target.vocab_size, info.vocab_size)
+        shared = shared_tokens(ours, theirs, target.info.vocab_size, info.vocab_size)
         if not shared.ours:
             raise InvalidInput(
-                f"the tokenizers of {target.name} and {info.name} share no token at all; choose "
-                "another draft model"
+                f"the tokenizers of {target.info.name} and {info.name} share no token at all; "
+                "choose another draft model"
             )
-        return UniversalSession(self, capacity, target, ours, theirs, shared)
+        return UniversalSession(self, capacity, target.info.vocab_size, ours, theirs, shared)
 
 
 class UniversalSession:
@@ -103,12 +104,12 @@ class UniversalSession:
         self,
         drafter: UniversalDrafter,
         capacity: int,
-        target: TargetInfo,
+        vocab_size: int,
         ours: Vocabulary,
         theirs: Vocabulary,
         shared: SharedTokens,
     ) -> None:
-        self._drafter, self._vocab_size = drafter, target.vocab_size
+        self._drafter, self._vocab_size = drafter, vocab_size
         self._ours, self._theirs, self._shared = ours, theirs, shared
         self._to_draft = dict(zip(shared.ours, shared.theirs, strict=True))
         self._to_target = dict(zip(shared.theirs, shared.ours, strict=True))

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from dataclasses import replace
 from time import perf_counter
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from paceline.core.drafts import ROOT, Budget, Draft, Outcome
 from paceline.core.events import Finished, FinishReason, Prefilled, Round
-from paceline.core.protocols import Drafter, LayeredTarget, Target, Verifier
-from paceline.core.target import Committed, Need, Opening, Scores, TargetInfo
+from paceline.core.protocols import Target, Verifier
+from paceline.core.target import Committed, Need, Opening, Scores
 from paceline.engine.contract import check_draft, check_verdict
 from paceline.engine.request import Request, length_limit, token_ids
 from paceline.errors import ContractViolation, InvalidInput
@@ -22,13 +21,6 @@ from paceline.sampling.noise import CoupledNoise
 from paceline.sampling.warp import SamplingWarp
 
 log = logging.getLogger("paceline")
-
-
-def info_for(drafter: Drafter, target: Target, slot: Any) -> TargetInfo:
-    """What a drafter is told of the target when it opens a session for the sequence of `slot`."""
-    if Need.LAYERS not in drafter.needs:
-        return target.info
-    return replace(target.info, own=cast(LayeredTarget, target).own_layers(slot))
 
 
 class SharedPass(NamedTuple):
@@ -76,8 +68,7 @@ class ActiveSequence:
         )
         self.slot = target.open(self.limit) if request.slot is None else request.slot
         try:
-            info = info_for(request.drafter, target, self.slot)
-            self.session = request.drafter.open(info, self.limit)
+            self.session = request.drafter.open(target.view(self.slot), self.limit)
         except BaseException:
             self._close_slot()
             raise

@@ -10,13 +10,14 @@ import torch
 from torch import Tensor
 
 from paceline.core.drafts import ROOT, Draft
-from paceline.core.protocols import OwnLayers, Work
+from paceline.core.protocols import Work
 from paceline.core.target import Need, Scores, TargetInfo
+from paceline.core.view import TargetView
 from paceline.errors import ContextOverflow, ContractViolation, InvalidInput
 from paceline.targets.attention import Pass, Segment
 from paceline.targets.layers import LayeredDecoder
-from paceline.targets.own_layers import CachedLayers
 from paceline.targets.slot import Slot
+from paceline.targets.slot_layers import SlotLayers
 from paceline.targets.state.kv import KeyValueCache
 from paceline.targets.text_head import TextHead
 
@@ -198,9 +199,11 @@ class CachedTarget:
         slot.capacity, slot.cache, slot.head = 0, KeyValueCache(0), None
         slot.forget()
 
-    def own_layers(self, slot: Slot) -> OwnLayers:
-        """See `protocols.LayeredTarget.own_layers`. For decoders that give `Need.LAYERS`."""
-        return CachedLayers(cast(LayeredDecoder, self.decoder), slot)
+    def view(self, slot: Slot) -> TargetView:
+        """See `protocols.Target.view`."""
+        gives_layers = Need.LAYERS in self.decoder.info.gives
+        layers = SlotLayers(cast(LayeredDecoder, self.decoder), slot) if gives_layers else None
+        return TargetView(self.info, layers)
 
     def _require_room(self, slot: Slot, rows: int) -> None:
         """Refuse positions that the slot was not opened for; a model may not even have them."""

@@ -24,7 +24,7 @@ from paceline.core.protocols import (
 )
 from paceline.core.sampling import SamplingParams
 from paceline.core.target import Committed, Need
-from paceline.engine.sequence import info_for
+from paceline.core.view import TargetView
 from paceline.errors import ContractViolation, PacelineError
 from paceline.sampling.warp import SamplingWarp
 from paceline.testing.table import TableTarget
@@ -157,11 +157,11 @@ def session_behind(bench: Bench, history: History) -> Iterator[DraftSession]:
 
 def _open(bench: Bench) -> DraftSession:
     if Need.LAYERS not in bench.drafter.needs:
-        return bench.drafter.open(bench.target.info, bench.capacity)
+        return bench.drafter.open(TargetView(bench.target.info), bench.capacity)
     slot = bench.target.open(bench.capacity)
     try:
-        info = info_for(bench.drafter, bench.target, slot)
-        return _Followed(bench.drafter.open(info, bench.capacity), bench.target, slot)
+        view = bench.target.view(slot)
+        return _Followed(bench.drafter.open(view, bench.capacity), bench.target, slot)
     except BaseException:
         bench.target.close(slot)
         raise

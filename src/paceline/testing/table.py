@@ -11,6 +11,7 @@ from torch import Tensor
 from paceline.core.drafts import Draft
 from paceline.core.protocols import Work
 from paceline.core.target import Need, Scores, TargetInfo
+from paceline.core.view import TargetView
 from paceline.errors import ContextOverflow, ContractViolation, InvalidInput
 
 Table = Callable[[tuple[int, ...]], Tensor]
@@ -102,6 +103,10 @@ class TableTarget:
             )
         del slot.tokens[length:]
         slot.scored = None
+
+    def view(self, slot: TableSlot) -> TargetView:
+        """See `protocols.Target.view`."""
+        return TargetView(self.info)
 
     def close(self, slot: TableSlot) -> None:
         """See `protocols.Target.close`."""

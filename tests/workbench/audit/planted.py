@@ -16,7 +16,8 @@ from torch import Tensor
 from paceline.controllers.fixed import FixedController
 from paceline.core.drafts import ROOT, Budget, Draft, Scheme, Verdict
 from paceline.core.protocols import Noise, Purpose, Target, Warp
-from paceline.core.target import Committed, TargetInfo
+from paceline.core.target import Committed
+from paceline.core.view import TargetView
 from paceline.drafters.model import ModelDrafter
 from paceline.drafting.model import DraftModel
 from paceline.testing.table import TableTarget
@@ -38,8 +39,8 @@ class OneRound:
     needs: ClassVar[frozenset[str]] = frozenset()
     needs_draft_model: ClassVar[bool] = True
 
-    def open(self, target: TargetInfo, capacity: int) -> OneRoundSession:
-        return OneRoundSession(self, DraftModel(self.model, capacity, target.vocab_size))
+    def open(self, target: TargetView, capacity: int) -> OneRoundSession:
+        return OneRoundSession(self, DraftModel(self.model, capacity, target.info.vocab_size))
 
 
 class OneRoundSession:

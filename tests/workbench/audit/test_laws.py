@@ -10,7 +10,8 @@ import torch
 from paceline.controllers.fixed import FixedController
 from paceline.core.drafts import Budget, Draft, Outcome
 from paceline.core.sampling import SamplingParams
-from paceline.core.target import Committed, Opening, TargetInfo
+from paceline.core.target import Committed, Opening
+from paceline.core.view import TargetView
 from paceline.drafters.model import ModelDrafter
 from paceline.drafters.ngram import NgramDrafter
 from paceline.drafters.none import NoDrafter
@@ -120,7 +121,7 @@ def test_a_drafter_that_cannot_draft_for_a_table_is_left_out_with_the_reason() -
     class Refuses(NoDrafter):
         name: ClassVar[str] = "refuses"
 
-        def open(self, target: TargetInfo, capacity: int) -> Any:
+        def open(self, target: TargetView, capacity: int) -> Any:
             raise InvalidInput("it knows Llama alone")
 
     finding = check_law(Parts(Refuses(), TokenVerifier(), FixedController(2)), WARM)
@@ -142,7 +143,7 @@ def test_a_controller_that_looks_at_drafted_tokens_before_it_drops_them_is_found
     class Peeks(NoDrafter):
         name: ClassVar[str] = "peeks"
 
-        def open(self, target: TargetInfo, capacity: int) -> Any:
+        def open(self, target: TargetView, capacity: int) -> Any:
             return PeekingSession(ModelDrafter(script.draft).open(target, capacity))
 
     class PeekingSession:

@@ -14,15 +14,15 @@ from paceline.targets.cached import CachedTarget
 from paceline.targets.hf.decoder import HFDecoder
 from paceline.workbench.tune import Costs, Sample, draft_cost, measure_costs, prefix_rates, record
 from paceline.workbench.tune.evaluate import layered
-from tests.own_layers import LAYERS, lean
 from tests.rigged import run
+from tests.spare_layers import LAYERS, lean
 from tests.tiny_models import tiny, tokens_of
 
 SKIPS = [
     SkipSet(),
     SkipSet(frozenset({1, 3}), frozenset({4})),
     SkipSet(frozenset({2}), frozenset({2})),
-    SkipSet.behind(4, LAYERS),
+    SkipSet.after(4, LAYERS),
 ]
 K = 3
 
@@ -50,7 +50,7 @@ def test_samples_are_the_target_s_greedy_answers() -> None:
 def test_rates_are_those_of_real_drafts(skip: SkipSet) -> None:
     """The oracle: a draft decoded at each of the places, and verified by the engine."""
     accepted, drafts = [0] * K, 0
-    drafter = LayerSkipDrafter(tuple(skip.attention), tuple(skip.mlp), threshold=0.0)
+    drafter = LayerSkipDrafter(tuple(skip.attention), tuple(skip.mlp), min_confidence=0.0)
     for sample in samples():
         for root in range(sample.num_prompt_tokens - 1, len(sample.tokens) - K, K):
             found = run(lean(), sample.tokens[: root + 1], drafter, k=K, max_tokens=K + 1)
@@ -68,7 +68,7 @@ def test_costs_are_positive_and_add_up() -> None:
     assert min(costs.base, *costs.passes) > 0
     assert min(costs.attention, costs.mlp) >= 0
     full = draft_cost(costs, SkipSet(), LAYERS)
-    less = draft_cost(costs, SkipSet.behind(2, LAYERS), LAYERS)
+    less = draft_cost(costs, SkipSet.after(2, LAYERS), LAYERS)
     assert full - less == pytest.approx(4 * (costs.attention + costs.mlp) / costs.passes[0])
     assert lean().length(lean().open(3)) == 0, "the target is as it was"
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import pytest
 
 from paceline.core.target import SkipSet
-from paceline.drafting.own_layers import every_second
+from paceline.drafting.self_draft import every_second
 from paceline.errors import InvalidInput, MissingExtra
 from paceline.workbench.tune import Costs, Found, search
 from paceline.workbench.tune.search import score

@@ -14,6 +14,7 @@ from paceline.core.drafts import ROOT, Budget, Draft
 from paceline.core.protocols import Drafter, Target
 from paceline.core.sampling import SamplingParams
 from paceline.core.target import Committed, Need, TargetInfo
+from paceline.core.view import TargetView
 from paceline.drafters.model import ModelDrafter
 from paceline.drafting.model import fit
 from paceline.economics.stats import AcceptanceCounts
@@ -162,7 +163,7 @@ class Reader:
         times: list[tuple[int, float]] = []
         warp = SamplingWarp(self.params, text.prompt)
         noise = SeededNoise(self._seed_of(text))
-        session = drafter.open(self.info, len(text.prompt) + self._room(text))
+        session = drafter.open(TargetView(self.info), len(text.prompt) + self._room(text))
         try:
             session.observe(Committed(text.prompt))
             while done < len(text.answer):

@@ -14,8 +14,9 @@ from time import perf_counter
 from typing import Any
 
 from paceline.core.drafts import Draft
-from paceline.core.protocols import LayeredTarget, Work
+from paceline.core.protocols import Target, Work
 from paceline.core.target import Need, SkipSet
+from paceline.drafting.self_draft import layers_of
 from paceline.errors import InvalidInput
 from paceline.generate.api import LanguageModel
 
@@ -69,20 +70,19 @@ def draft_cost(costs: Costs, skip: SkipSet, num_layers: int) -> float:
     return round((costs.base + attention + mlp) / costs.passes[0], 12)
 
 
-def layered(model: LanguageModel) -> LayeredTarget:
+def layered(model: LanguageModel) -> Target:
     """The target of a model that gives its layers.
 
     Raises:
         InvalidInput: it does not.
     """
-    target: Any = model.target
+    target = model.target
     if Need.LAYERS not in target.info.gives:
         raise InvalidInput(
             f"{model.name} does not give its layers, which the lean decoder does (llama, mistral, "
             "qwen2, qwen3, gemma); choose such a model, or another drafter"
         )
-    found: LayeredTarget = target
-    return found
+    return target
 
 
 def record(
@@ -109,7 +109,7 @@ def record(
     return samples
 
 
-def measure_costs(target: LayeredTarget, sample: Sample, num_draft_tokens: int) -> Costs:
+def measure_costs(target: Target, sample: Sample, num_draft_tokens: int) -> Costs:
     """Time draft steps and passes behind a sample, each the least of several.
 
     Raises:
@@ -118,7 +118,7 @@ def measure_costs(target: LayeredTarget, sample: Sample, num_draft_tokens: int) 
     slot = target.open(len(sample.tokens) + num_draft_tokens)
     try:
         target.prefill(slot, sample.tokens[:-1])
-        own = target.own_layers(slot)
+        own = layers_of(target.view(slot), "layer-skip")
         every = frozenset(range(own.num_layers))
         root, filler = sample.tokens[-1], sample.tokens[0]
 
@@ -153,7 +153,7 @@ def measure_costs(target: LayeredTarget, sample: Sample, num_draft_tokens: int) 
 
 
 def prefix_rates(
-    target: LayeredTarget, samples: Sequence[Sample], skip: SkipSet, num_draft_tokens: int
+    target: Target, samples: Sequence[Sample], skip: SkipSet, num_draft_tokens: int
 ) -> tuple[float, ...]:
     """How often the i-th token of a greedy draft is accepted, and all before it.
 
@@ -165,7 +165,7 @@ def prefix_rates(
         slot = target.open(len(sample.tokens))
         try:
             target.prefill(slot, sample.tokens[:-1])
-            own = target.own_layers(slot)
+            own = layers_of(target.view(slot), "layer-skip")
             last = len(sample.tokens) - 1
             first = sample.num_prompt_tokens - 1
             for root in range(first, last - num_draft_tokens + 1, num_draft_tokens):

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from paceline.core.target import SkipSet
-from paceline.drafting.own_layers import every_second, skip_set
+from paceline.drafting.self_draft import every_second, skip_set
 from paceline.economics.acceptance import AcceptanceProfile
 from paceline.economics.cost import speedup
 from paceline.errors import InvalidInput, MissingExtra

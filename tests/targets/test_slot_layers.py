@@ -13,8 +13,10 @@ from torch import Tensor, nn
 from transformers import DynamicCache
 
 from paceline.core.drafts import Draft
-from paceline.core.protocols import OwnLayers, Work
+from paceline.core.protocols import Work
 from paceline.core.target import Need, SkipSet
+from paceline.core.view import TargetLayers
+from paceline.drafting.self_draft import layers_of
 from paceline.errors import ContextOverflow, ContractViolation, InvalidInput
 from paceline.targets.attention import Pass
 from paceline.targets.cached import CachedTarget
@@ -32,10 +34,10 @@ TREE = Draft(CHAIN, parents=(-1, 0, 0, 1, 2))
 
 SKIPS = {
     "nothing": SkipSet(),
-    "all": SkipSet.behind(0, LAYERS),
+    "all": SkipSet.after(0, LAYERS),
     "the first": SkipSet(frozenset({0}), frozenset({0})),
-    "the last": SkipSet.behind(5, LAYERS),
-    "an exit": SkipSet.behind(2, LAYERS),
+    "the last": SkipSet.after(5, LAYERS),
+    "an exit": SkipSet.after(2, LAYERS),
     "attention": SkipSet(frozenset({1, 4}), frozenset()),
     "feed-forward": SkipSet(frozenset(), frozenset({3, 4})),
     "both, not alike": SkipSet(frozenset({1, 2, 5}), frozenset({2, 3})),
@@ -73,13 +75,13 @@ def target(model: Any) -> CachedTarget:
 
 def opened(
     target: CachedTarget, text: Sequence[int] = TEXT, capacity: int = 40
-) -> tuple[Slot, OwnLayers]:
+) -> tuple[Slot, TargetLayers]:
     slot = target.open(capacity)
     target.prefill(slot, text[:-1])
-    return slot, target.own_layers(slot)
+    return slot, layers_of(target.view(slot), "test")
 
 
-def draft_logits(own: OwnLayers, skip: SkipSet, tokens: Sequence[int]) -> Tensor:
+def draft_logits(own: TargetLayers, skip: SkipSet, tokens: Sequence[int]) -> Tensor:
     """Token by token, as drafters do."""
     own.start(skip)
     return torch.stack([own.run([token]) for token in tokens])
@@ -254,14 +256,14 @@ class TestResumedPasses:
         slot, own = opened(target)
         whole, rows = self.scored(target, [Work(slot, TEXT[-1], Draft(CHAIN))])
         assert rows == dict.fromkeys(range(LAYERS), 6)
-        draft_logits(own, SkipSet.behind(2, LAYERS), (TEXT[-1], *CHAIN[:-1]))
+        draft_logits(own, SkipSet.after(2, LAYERS), (TEXT[-1], *CHAIN[:-1]))
         resumed, rows = self.scored(target, [Work(slot, TEXT[-1], Draft(CHAIN))])
         assert rows == {0: 1, 1: 1, 2: 6, 3: 6, 4: 6, 5: 6}, "all but the last drafted row"
         torch.testing.assert_close(resumed, whole, **CLOSE)
 
     def test_no_layer_runs_where_every_row_is_ahead(self, target: CachedTarget) -> None:
         slot, own = opened(target)
-        draft_logits(own, SkipSet.behind(2, LAYERS), (TEXT[-1], *CHAIN))
+        draft_logits(own, SkipSet.after(2, LAYERS), (TEXT[-1], *CHAIN))
         _, rows = self.scored(target, [Work(slot, TEXT[-1], Draft(CHAIN))])
         assert rows == {2: 6, 3: 6, 4: 6, 5: 6}
 
@@ -275,7 +277,7 @@ class TestResumedPasses:
         slot, own = opened(target)
         other = (*CHAIN[:2], 60, *CHAIN[3:])
         whole, _ = self.scored(target, [Work(slot, TEXT[-1], Draft(other))])
-        draft_logits(own, SkipSet.behind(3, LAYERS), (TEXT[-1], *CHAIN))
+        draft_logits(own, SkipSet.after(3, LAYERS), (TEXT[-1], *CHAIN))
         resumed, rows = self.scored(target, [Work(slot, TEXT[-1], Draft(other))])
         assert [rows[n] for n in range(LAYERS)] == [3, 3, 3, 6, 6, 6]
         torch.testing.assert_close(resumed, whole, **CLOSE)
@@ -284,7 +286,7 @@ class TestResumedPasses:
         slot, own = opened(target)
         for root, draft in ((TEXT[-1], TREE), ((TEXT[-1] + 1) % VOCAB, Draft(CHAIN))):
             whole, _ = self.scored(target, [Work(slot, root, draft)])
-            draft_logits(own, SkipSet.behind(3, LAYERS), (TEXT[-1], *CHAIN))
+            draft_logits(own, SkipSet.after(3, LAYERS), (TEXT[-1], *CHAIN))
             found, rows = self.scored(target, [Work(slot, root, draft)])
             assert rows == dict.fromkeys(range(LAYERS), 6)
             torch.testing.assert_close(found, whole, **CLOSE)
@@ -299,7 +301,7 @@ class TestResumedPasses:
             alone += self.scored(target, [Work(slot, text[-1], draft)])[0]
             if exit_layer is not None:
                 tokens = (text[-1], *draft.tokens[:-1])
-                draft_logits(own, SkipSet.behind(exit_layer, LAYERS), tokens)
+                draft_logits(own, SkipSet.after(exit_layer, LAYERS), tokens)
             work.append(Work(slot, text[-1], draft))
         together, rows = self.scored(target, work)
         torch.testing.assert_close(together, alone, **CLOSE)
@@ -310,7 +312,7 @@ class TestResumedPasses:
         target = CachedTarget(counting(model), fixed_rows=8, fixed_keys=64)
         slot, own = opened(target)
         (expected,), _ = self.scored(target, [Work(slot, TEXT[-1], Draft(CHAIN))])
-        draft_logits(own, SkipSet.behind(2, LAYERS), (TEXT[-1], *CHAIN[:-1]))
+        draft_logits(own, SkipSet.after(2, LAYERS), (TEXT[-1], *CHAIN[:-1]))
         (found,), rows = self.scored(target, [Work(slot, TEXT[-1], Draft(CHAIN))])
         assert rows == dict.fromkeys(range(LAYERS), 8)
         assert torch.equal(found, expected)
@@ -337,4 +339,4 @@ class TestLimits:
     ) -> None:
         assert Need.LAYERS in target.info.gives
         assert Need.LAYERS not in CachedTarget(HFDecoder(model, probe=False)).info.gives
-        assert target.own_layers(target.open(4)).num_layers == LAYERS
+        assert layers_of(target.view(target.open(4)), "test").num_layers == LAYERS

@@ -5,19 +5,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from paceline.core.drafts import Budget, Draft
-from paceline.core.protocols import Noise, OwnLayers, Warp
+from paceline.core.protocols import Noise, Warp
 from paceline.core.target import SkipSet
+from paceline.core.view import TargetLayers, TargetView
 from paceline.drafting.model import Stop, draw_chain
+from paceline.errors import InvalidInput
 
 
-class OwnDraft:
-    """Drafts behind the committed tokens of one sequence.
+class SelfDraft:
+    """Drafts after the committed tokens of one sequence.
 
     Args:
         layers: the target's own, on that sequence.
     """
 
-    def __init__(self, layers: OwnLayers) -> None:
+    def __init__(self, layers: TargetLayers) -> None:
         self.layers = layers
         self.committed: list[int] = []
 
@@ -51,6 +53,20 @@ class OwnDraft:
             noise=noise,
             stop=stop,
         )
+
+
+def layers_of(target: TargetView, drafter: str) -> TargetLayers:
+    """The target's own layers.
+
+    Raises:
+        InvalidInput: it does not give them.
+    """
+    if target.layers is None:
+        raise InvalidInput(
+            f"drafter {drafter!r} runs the target's own layers, which {target.info.name} does not "
+            "give; choose another drafter"
+        )
+    return target.layers
 
 
 def skip_set(attention: Sequence[int], mlp: Sequence[int]) -> SkipSet:

@@ -14,12 +14,12 @@ from paceline.targets.layers import LayeredDecoder, some_layers
 from paceline.targets.slot import Ahead, Slot
 
 
-class CachedLayers:
-    """A `protocols.OwnLayers`.
+class SlotLayers:
+    """A `view.TargetLayers`.
 
     Args:
         decoder: the model.
-        slot: the sequence, whose cache is read, and written to behind its end.
+        slot: the sequence, whose cache is read, and written to after its end.
     """
 
     def __init__(self, decoder: LayeredDecoder, slot: Slot) -> None:
@@ -28,20 +28,20 @@ class CachedLayers:
 
     @property
     def num_layers(self) -> int:
-        """See `protocols.OwnLayers.num_layers`."""
+        """See `view.TargetLayers.num_layers`."""
         return self._decoder.num_layers
 
     def start(self, skip: SkipSet) -> None:
-        """See `protocols.OwnLayers.start`."""
+        """See `view.TargetLayers.start`."""
         self._check(skip)
         self._skip = skip
         self._slot.ahead = self._ahead = Ahead(skip.num_whole(self.num_layers))
 
     def run(self, tokens: Sequence[int]) -> Tensor:
-        """See `protocols.OwnLayers.run`."""
+        """See `view.TargetLayers.run`."""
         if self._slot.ahead is not self._ahead:
             raise ContractViolation(
-                "the target's own layers were run without a start behind its last pass"
+                "the target's own layers were run without a start after its last pass"
             )
         position = self._slot.cache.length + len(self._ahead.tokens)
         logits, kept = self._pass(tokens, position, position, None, self._skip, scored=1)
@@ -50,7 +50,7 @@ class CachedLayers:
         return logits[0]
 
     def replay(self, start: int, tokens: Sequence[int], skip: SkipSet) -> Tensor:
-        """See `protocols.OwnLayers.replay`."""
+        """See `view.TargetLayers.replay`."""
         self._check(skip)
         length = self._slot.cache.length
         if not 0 <= start <= length or start + len(tokens) > length + 1:
@@ -82,7 +82,7 @@ class CachedLayers:
         """Run tokens at `position`, keys and values at the cache's `row`.
 
         Returns:
-            The logits of the last `scored`, and their states behind the whole layers.
+            The logits of the last `scored`, and their states after the whole layers.
         """
         slot, count = self._slot, len(tokens)
         if position + count > slot.capacity:
