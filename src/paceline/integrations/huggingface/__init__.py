@@ -54,7 +54,7 @@ from paceline.integrations.huggingface.refusals import (
 from paceline.integrations.huggingface.rows import Row
 from paceline.sampling.noise import SeededNoise
 from paceline.targets.cached import PREFILL_ROWS, CachedTarget
-from paceline.targets.hf.decoder import HFDecoder
+from paceline.targets.hf.choice import decoder_of
 from paceline.text import encode_plain, tokenizer_fingerprint
 
 
@@ -238,7 +238,7 @@ class Speculation:
         """
         refuse_dropped(inspect.currentframe())
         config, num_rows = generation_config, len(input_ids)
-        decoder = HFDecoder(model)
+        decoder = decoder_of(model)
         refuse_unsupported(config, model_kwargs, synced_gpus=synced_gpus)
         columns = real_columns(
             input_ids,
@@ -358,7 +358,7 @@ def _draft_target(draft_model: Any, tokenizer: Any = None) -> Target:
     known.
     """
     if isinstance(draft_model, nn.Module):
-        return CachedTarget(HFDecoder(draft_model))
+        return CachedTarget(decoder_of(draft_model))
     # What `paceline.load` returns holds its target.
     target: Target = getattr(draft_model, "target", draft_model)
     if not isinstance(getattr(target, "info", None), TargetInfo):

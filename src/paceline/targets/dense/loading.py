@@ -6,8 +6,9 @@ hardly more than the weights.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from mmap import mmap
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from torch import Tensor
 from paceline.errors import ModelError
 from paceline.kernels.linear import Linear
 from paceline.kernels.llvm import few_rows
+from paceline.kernels.llvm.row_major import SharedLinear
 from paceline.kernels.packing import Storage, make_linear, row_costs
 from paceline.targets.dense.architecture import Architecture
 from paceline.targets.dense.checkpoint import Checkpoint
@@ -72,7 +74,7 @@ def from_weights(
     See `load`.
     """
     shape = Architecture.of(config)
-    reader = _Reader(weights, shape, config.intermediate_size, dtype, storage)
+    reader = _Reader(weights, shape, config.intermediate_size, dtype, partial(_packed, storage))
     with torch.inference_mode():
         # Only the rows of the tokens that come up are read, so the embedding may stay where
         # the file is mapped.
@@ -96,6 +98,36 @@ def from_weights(
     )
 
 
+def over(
+    weights: Mapping[str, Tensor],
+    shape: Architecture,
+    intermediate_size: int,
+    *,
+    row_costs: Mapping[int, float] | None = None,
+) -> DenseDecoder:
+    """A decoder over weights that stay their owner's: it reads them where they lie.
+
+    Takes no time and no memory worth mentioning. Changes of their numbers are seen.
+
+    Args:
+        weights: by name, all of one dtype, on the CPU.
+        shape: the architecture.
+        intermediate_size: of the gated units.
+        row_costs: see `kernels.packing.row_costs`.
+
+    Raises:
+        ModelError: a weight is missing, or has another size than the architecture.
+    """
+    dtype = weights["model.embed_tokens.weight"].dtype
+    reader = _Reader(weights, shape, intermediate_size, dtype, SharedLinear)
+    layers = [reader.layer(number) for number in range(shape.num_layers)]
+    norm, head = reader.dense("model.norm.weight"), SharedLinear([reader.head()], [None])
+    compile_attention(shape, dtype)
+    return DenseDecoder(
+        shape, reader.embedding(), layers, norm, head, None, dtype, row_costs=row_costs
+    )
+
+
 def compile_attention(shape: Architecture, dtype: torch.dtype) -> None:
     """Compile the attention loops that passes of this shape use, so that no pass waits for them."""
     if dtype is torch.bfloat16 and shape.head_dim % few_rows.KEYS == 0:
@@ -104,13 +136,16 @@ def compile_attention(shape: Architecture, dtype: torch.dtype) -> None:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Reader:
-    """The weights of a model, in the dtype and storage that the decoder wants."""
+    """The weights of a model, in the dtype and storage that the decoder wants.
+
+    `join` makes one product of weights with the same inputs, and of their biases.
+    """
 
     weights: Mapping[str, Tensor]
     shape: Architecture
     intermediate_size: int
     dtype: torch.dtype
-    storage: Storage
+    join: Callable[[Sequence[Tensor], Sequence[Tensor | None]], Linear]
 
     def raw(self, name: str) -> Tensor:
         """A weight as it lies in the file."""
@@ -135,10 +170,8 @@ class _Reader:
                 f"{', '.join(str(tuple(part.shape)) for part in parts)}, and by config.json "
                 f"they are {(outputs, inputs)} together; the files do not belong together"
             )
-        weight = _joined(parts) if len(parts) > 1 else parts[0]
         biased = f"{names[0]}.bias" in self.weights
-        bias = torch.cat([self.dense(f"{name}.bias") for name in names]) if biased else None
-        return make_linear(weight, bias, self.storage)
+        return self.join(parts, [self.dense(f"{name}.bias") if biased else None for name in names])
 
     def layer(self, number: int) -> Layer:
         """One decoder layer."""
@@ -185,7 +218,14 @@ class _Reader:
         return self.raw("model.embed_tokens.weight" if tied else "lm_head.weight")
 
 
-def _joined(parts: list[Tensor]) -> Tensor:
+def _packed(storage: Storage, weights: Sequence[Tensor], biases: Sequence[Tensor | None]) -> Linear:
+    """One product of several weights, of which either all have a bias or none."""
+    weight = _joined(weights) if len(weights) > 1 else weights[0]
+    known = [bias for bias in biases if bias is not None]
+    return make_linear(weight, torch.cat(known) if known else None, storage)
+
+
+def _joined(parts: Sequence[Tensor]) -> Tensor:
     """The weights `[out, in]` one after the other.
 
     They lie in a mapping of their own, which goes back to the system when it is dropped. The heap
@@ -194,4 +234,4 @@ def _joined(parts: list[Tensor]) -> Tensor:
     rows, width = sum(len(part) for part in parts), parts[0].shape[1]
     memory = mmap(-1, rows * width * parts[0].itemsize)
     joined = torch.frombuffer(memory, dtype=parts[0].dtype).view(rows, width)
-    return torch.cat(parts, out=joined)
+    return torch.cat(list(parts), out=joined)

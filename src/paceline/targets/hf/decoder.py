@@ -21,6 +21,7 @@ from paceline.core.target import TargetInfo
 from paceline.errors import InvalidInput, PacelineError, UnsupportedModel
 from paceline.targets.attention import Pass
 from paceline.targets.cached import CachedTarget
+from paceline.targets.hf.fingerprint import Fingerprint, fingerprint
 from paceline.targets.hf.interface import RUN, TRACE, Running, Tracing, attending, set_attention
 from paceline.targets.hf.probe import LEAK, TOLERANCE, distance, probe_target, probe_tokens
 from paceline.targets.hf.shadow import shadow_of
@@ -41,7 +42,8 @@ class HFDecoder:
         model: a `PreTrainedModel` that gives logits, in float32, bfloat16 or float16, with or
             without adapters, compiled or not, on one or more devices.
         probe: compare with the model's own logits. This is done once for a model, and costs four
-            short passes; without it two passes of two rows are left.
+            short passes; without it two passes of two rows are left. A model with hooks or replaced
+            functions is compared each time: they may do something else by now.
 
     Raises:
         InvalidInput: not a model of transformers.
@@ -75,8 +77,8 @@ class HFDecoder:
             for name, value in (("use_cache", False), ("return_dict", True))
             if self._accepts(name)
         }
-        state, known = _state_of(model, config), _KNOWN.get(model, _UNKNOWN)
-        if known.state != state:
+        mark, known = fingerprint(model), _KNOWN.get(model, _UNKNOWN)
+        if mark is None or known.mark != mark:
             known = _UNKNOWN
         must_probe = probe and not known.probed
         self._vocab_size: int = config.get_text_config(decoder=True).vocab_size
@@ -97,7 +99,8 @@ class HFDecoder:
         if truth is not None:
             with self._foreign_code():
                 probe_target(CachedTarget(self), tokens, truth, TOLERANCE[truth.dtype])
-        _KNOWN[model] = _Known(state, self._layout, must_probe or known.probed)
+        if mark is not None:
+            _KNOWN[model] = _Known(mark, self._layout, must_probe or known.probed)
 
     @property
     def num_bytes(self) -> int:
@@ -215,9 +218,9 @@ class _Layout(NamedTuple):
 
 
 class _Known(NamedTuple):
-    """A layout, and the state of the model that it was learnt from."""
+    """A layout, and the fingerprint of the model that it was learnt from."""
 
-    state: tuple[Any, ...]
+    mark: Fingerprint
     layout: _Layout | None
     probed: bool
 
@@ -226,13 +229,6 @@ _UNKNOWN = _Known((), None, False)
 _KNOWN: WeakKeyDictionary[nn.Module, _Known] = WeakKeyDictionary()
 """The models seen so far, so that each is traced and probed once. The shadow is always made anew:
 it has to show the hooks and adapters of the moment."""
-
-
-def _state_of(model: nn.Module, config: PreTrainedConfig) -> tuple[Any, ...]:
-    """All that a layout, or what a probe found, may depend on; weights are taken as they come."""
-    modules = tuple((type(module), len(module._forward_hooks)) for module in model.modules())
-    dtypes = frozenset(parameter.dtype for parameter in model.parameters())
-    return modules, dtypes, config._attn_implementation, str(config.to_dict())
 
 
 def _layer_weights(model: Any) -> int:

@@ -1,0 +1,67 @@
+"""The fastest decoder that computes what a model of transformers computes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+from weakref import WeakKeyDictionary
+
+from torch import nn
+
+from paceline.kernels.packing import row_costs
+from paceline.targets.cached import Decoder
+from paceline.targets.dense.decoder import DenseDecoder
+from paceline.targets.hf.decoder import HFDecoder
+from paceline.targets.hf.fingerprint import Fingerprint, fingerprint
+from paceline.targets.hf.lean import lean_decoder, not_lean
+
+
+def decoder_of(model: nn.Module) -> Decoder:
+    """A decoder over the model's own weights, as the model is now; the model stays as it is.
+
+    The lean decoder where the model is what its class makes of its configuration and the class is
+    one that it knows, else the model's own modules. What was found out about a model is kept as
+    long as nothing of it changes but the numbers of its weights.
+
+    Args:
+        model: a causal language model of transformers.
+
+    Raises:
+        InvalidInput, UnsupportedModel: see `decoder.HFDecoder`.
+    """
+    model = getattr(model, "_orig_mod", model)  # what torch.compile wraps
+    mark, known = fingerprint(model), _KNOWN.get(model)
+    if mark is None:
+        return HFDecoder(model)
+    if known is None or known.mark != mark:
+        known = _look_at(model, mark)
+        _KNOWN[model] = known
+    if known.reason is None:
+        return lean_decoder(model, row_costs=known.row_costs)
+    return HFDecoder(model)
+
+
+class _Known(NamedTuple):
+    """What was found out about a model.
+
+    Args:
+        mark: its fingerprint then.
+        reason: why the lean decoder does not take it; None where it does.
+        row_costs: of its products, see `kernels.packing.row_costs`.
+    """
+
+    mark: Fingerprint
+    reason: str | None
+    row_costs: Mapping[int, float]
+
+
+_KNOWN: WeakKeyDictionary[nn.Module, _Known] = WeakKeyDictionary()
+
+
+def _look_at(model: nn.Module, mark: Fingerprint) -> _Known:
+    if reason := not_lean(model):
+        return _Known(mark, reason, {})
+    decoder: DenseDecoder = lean_decoder(model)
+    products = (layer.gate_up for layer in decoder.layers)
+    costs = row_costs(products, decoder.architecture.hidden_size, decoder.dtype)
+    return _Known(mark, None, costs)

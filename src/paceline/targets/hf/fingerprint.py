@@ -1,0 +1,179 @@
+"""What a model of transformers is at the moment, but for the numbers in its weights.
+
+What was found out about a model (how it attends, whether a probe accepted it) holds as long as its
+fingerprint does. Code that was put into it from outside, hooks and replaced functions, may behave
+in another way tomorrow without looking different: a model with such has no fingerprint, and is
+looked at anew in every call.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Hashable, Iterator, Mapping
+from functools import partial
+from types import BuiltinFunctionType, FunctionType
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules import module as torch_module
+from transformers import GenerationConfig, PreTrainedConfig
+
+Fingerprint = tuple[Hashable, ...]
+
+_SMALL = 4096
+"""Buffers of up to this many numbers are compared by their numbers: rotary frequencies, scales."""
+
+_DEPTH = 4
+"""How deep values are looked into: the settings of an adapter are in lists in dicts."""
+
+_BOOKKEEPING = frozenset({"training", "generation_config", "hf_quantizer", "warnings_issued"})
+"""Attributes that change nothing of what a pass in evaluation mode computes."""
+
+
+class _Opaque(Exception):
+    """A value that cannot be compared, or may behave differently though it stays the same."""
+
+
+def is_patched(module: nn.Module) -> bool:
+    """Whether a module's `forward` is not its class's; compiling it does not count."""
+    forward = vars(module).get("forward")
+    if forward is None:
+        return False
+    compiled = getattr(forward, "_torchdynamo_orig_callable", None)
+    own = getattr(compiled, "__self__", None) is module
+    return not (own and getattr(compiled, "__func__", None) is type(module).forward)
+
+
+def fingerprint(model: nn.Module) -> Fingerprint | None:
+    """Equal fingerprints, equal behaviour, given equal weights; None for a model with foreign code.
+
+    It covers classes and their functions, settings of modules, configurations, adapters, and the
+    dtypes, shapes and devices of tensors. It takes a few milliseconds.
+
+    >>> one, other = nn.Linear(2, 3), nn.Linear(2, 3)
+    >>> fingerprint(one) == fingerprint(other)
+    True
+    >>> handle = one.register_forward_pre_hook(print)
+    >>> fingerprint(one) is None
+    True
+    """
+    if torch_module._global_forward_hooks or torch_module._global_forward_pre_hooks:
+        return None
+    try:
+        modules = tuple(_of_module(name, module) for name, module in model.named_modules())
+    except _Opaque:
+        return None
+    kinds = dict.fromkeys(type(module) for module in model.modules())
+    configs = {id(config): str(config.to_dict()) for config in _configs(model)}
+    attention = tuple(config._attn_implementation for config in _configs(model))
+    return (modules, tuple(map(_code_of, kinds)), tuple(configs.values()), attention)
+
+
+def foreign_code(model: nn.Module) -> str | None:
+    """Where a module has a hook, or a `forward` that is not its class's; None where nowhere.
+
+    >>> model = nn.Sequential(nn.Linear(2, 3))
+    >>> foreign_code(model)
+    >>> model[0].forward = lambda x: x
+    >>> foreign_code(model)
+    "the forward of '0' was replaced"
+    """
+    for name, module in model.named_modules():
+        where = repr(name) if name else "the model"
+        if is_patched(module):
+            return f"the forward of {where} was replaced"
+        if module._forward_hooks or module._forward_pre_hooks:
+            return f"{where} has a forward hook"
+    return None
+
+
+def _of_module(name: str, module: nn.Module) -> Hashable:
+    if is_patched(module) or module._forward_hooks or module._forward_pre_hooks:
+        raise _Opaque
+    scratch = module._non_persistent_buffers_set
+    tensors = (
+        *((key, _of_tensor(value, by_value=False)) for key, value in module._parameters.items()),
+        *((key, _of_tensor(value, by_value=True)) for key, value in module._buffers.items()),
+    )
+    settings = tuple(
+        (key, _of_value(value, _DEPTH))
+        for key, value in vars(module).items()
+        if not key.startswith("_") and key not in _BOOKKEEPING and key != "forward"
+    )
+    # Of an adapter, which of several is on and which are merged.
+    hidden = tuple(
+        (key, _of_value(value, _DEPTH))
+        for key, value in vars(module).items()
+        if key in ("_active_adapter", "_disable_adapters", "_hf_peft_config_loaded")
+    )
+    return name, type(module), tensors, tuple(sorted(scratch)), settings, hidden
+
+
+def _of_tensor(tensor: Tensor | None, *, by_value: bool) -> Hashable:
+    if tensor is None:
+        return None
+    look = type(tensor), tensor.dtype, tuple(tensor.shape), tensor.device
+    if by_value and tensor.numel() <= _SMALL and not tensor.is_meta:
+        return *look, tuple(tensor.detach().flatten().tolist())
+    return look
+
+
+def _of_value(value: Any, depth: int) -> Hashable:
+    """A value as something to compare.
+
+    Raises:
+        _Opaque: it is code, or something unknown.
+    """
+    if value is None or isinstance(value, (bool, int, float, str, bytes, type)):
+        return value
+    if isinstance(value, (torch.dtype, torch.device, torch.Size)):
+        return value
+    if isinstance(value, (nn.Module, PreTrainedConfig, GenerationConfig)):
+        return type(value).__qualname__  # looked at for itself
+    if isinstance(value, Tensor):
+        return _of_tensor(value, by_value=True)
+    if isinstance(value, FunctionType) and _is_importable(value):
+        return value
+    if isinstance(value, BuiltinFunctionType):
+        return value
+    if depth == 0:
+        raise _Opaque
+    if isinstance(value, partial):
+        parts = value.func, value.args, value.keywords
+        return tuple(_of_value(part, depth - 1) for part in parts)
+    if callable(value):
+        raise _Opaque
+    if isinstance(value, Mapping):
+        return tuple((str(key), _of_value(item, depth - 1)) for key, item in value.items())
+    if isinstance(value, (set, frozenset)):
+        return frozenset(_of_value(item, depth - 1) for item in value)
+    if isinstance(value, (list, tuple)):
+        return tuple(_of_value(item, depth - 1) for item in value)
+    if hasattr(value, "__dict__"):
+        return type(value), _of_value(vars(value), depth - 1)
+    raise _Opaque
+
+
+def _is_importable(function: FunctionType) -> bool:
+    """Whether it is what its module has under its name: no closure, no lambda."""
+    home = sys.modules.get(function.__module__)
+    return getattr(home, function.__qualname__, None) is function
+
+
+def _code_of(kind: type) -> Hashable:
+    """A class, its `forward`, and the functions beside it in its module, which it may call."""
+    home = sys.modules.get(kind.__module__)
+    beside = vars(home).values() if home is not None else ()
+    functions = tuple(value for value in beside if isinstance(value, FunctionType))
+    return kind, getattr(kind, "forward", None), functions
+
+
+def _configs(model: nn.Module) -> Iterator[PreTrainedConfig]:
+    """Every configuration in the model, each once."""
+    found: dict[int, PreTrainedConfig] = {}
+    for module in model.modules():
+        config = getattr(module, "config", None)
+        if isinstance(config, PreTrainedConfig):
+            found[id(config)] = config
+    yield from found.values()
