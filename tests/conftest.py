@@ -1,10 +1,12 @@
 """Settings for every test: offline, reproducible, and light on the machine."""
 
 import os
+import sys
 
 # Before anything imports huggingface_hub, which reads it once: no test may reach for a hub.
 os.environ["HF_HUB_OFFLINE"] = "1"
 
+import pytest
 import torch
 from hypothesis import settings
 
@@ -16,3 +18,10 @@ settings.load_profile("paceline")
 
 # Tiny models gain nothing from more threads and lose much to their start-up.
 torch.set_num_threads(1)
+
+
+@pytest.fixture(autouse=True)
+def _warnings_begin_anew():
+    """What a process warns of once, each test sees."""
+    if module := sys.modules.get("paceline.generate.tokenizers"):
+        module._warn_once.cache_clear()

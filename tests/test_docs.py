@@ -18,7 +18,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, Llama
 from transformers.generation.streamers import TextStreamer
 
 import paceline
-from paceline.generate import plugins
+from paceline.generate import api, plugins
 from tests import tiny_tokenizers
 
 ROOT = Path(__file__).parent.parent
@@ -63,7 +63,13 @@ def test_the_examples_of_a_page_run(
         known = isinstance(source, str) and not Path(source).exists()
         return load(folder if known else source, *arguments, **options)
 
+    def draft_tiny(source: Any, *form: Any) -> Any:
+        return load_draft(folder if isinstance(source, str) else source, *form)
+
+    load_draft = api.load_draft
     monkeypatch.setattr(paceline, "load", load_tiny, raising=False)
+    monkeypatch.setattr(paceline, "load_draft", draft_tiny, raising=False)
+    monkeypatch.setattr(api, "load_draft", draft_tiny)
     tokenizer = AutoTokenizer.from_pretrained(folder)
     # A dataclass looks its module up.
     monkeypatch.setitem(sys.modules, "example", ModuleType("example"))

@@ -15,6 +15,7 @@ def test_the_names() -> None:
         "PacelineError",
         "SamplingParams",
         "load",
+        "load_draft",
         "speculate",
     ]
     assert set(paceline.__all__) <= set(dir(paceline))

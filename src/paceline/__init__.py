@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from paceline.core.sampling import SamplingParams
     from paceline.errors import PacelineError
-    from paceline.generate.api import LanguageModel, load
+    from paceline.generate.api import LanguageModel, load, load_draft
     from paceline.generate.results import Generation
     from paceline.integrations.huggingface import speculate
 
@@ -28,10 +28,19 @@ _HOME = {
     "PacelineError": "paceline.errors",
     "SamplingParams": "paceline.core.sampling",
     "load": "paceline.generate.api",
+    "load_draft": "paceline.generate.api",
     "speculate": "paceline.integrations.huggingface",
 }
 
-__all__ = ["Generation", "LanguageModel", "PacelineError", "SamplingParams", "load", "speculate"]
+__all__ = [
+    "Generation",
+    "LanguageModel",
+    "PacelineError",
+    "SamplingParams",
+    "load",
+    "load_draft",
+    "speculate",
+]
 
 
 def __getattr__(name: str) -> Any:

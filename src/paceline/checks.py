@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import operator
+from collections.abc import Mapping
 from typing import Any
 
 from paceline.errors import InvalidInput
@@ -21,12 +22,31 @@ def require_int(name: str, value: Any, *, low: int, high: int | None = None) -> 
     return value
 
 
+def token_ids(expected: str, ids: Any) -> tuple[int, ...]:
+    """Return `ids` as plain integers, from a tensor or an array too.
+
+    Args:
+        expected: the beginning of the error, as in "the prompt must be a sequence of token ids".
+        ids: what came.
+
+    Raises:
+        InvalidInput: they are no token ids.
+
+    Example:
+        >>> token_ids("the prompt must be token ids", range(2))
+        (0, 1)
+    """
+    try:
+        if isinstance(ids, (bytes, Mapping)):
+            raise TypeError  # both could be iterated
+        return tuple(operator.index(token) for token in ids)
+    except TypeError:
+        raise InvalidInput(f"{expected}; it is {ids!r:.80}") from None
+
+
 def token_id_set(name: str, ids: Any) -> frozenset[int]:
     """Return `ids` as a set of plain integers; raise `InvalidInput` if they are no token ids."""
-    try:
-        return frozenset(operator.index(token) for token in ids)
-    except TypeError:
-        raise InvalidInput(f"{name} must be token ids; it is {ids!r:.80}") from None
+    return frozenset(token_ids(f"{name} must be token ids", ids))
 
 
 def token_biases(name: str, biases: Any) -> dict[int, float]:

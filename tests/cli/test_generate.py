@@ -139,8 +139,8 @@ def test_a_draft_model_drafts_unless_another_drafter_is_named(run, tiny, tiny_dr
     result = run(*arguments, "--draft-model", tiny_draft, *options)
     assert result.exit_code == 0, result.stderr
     found = json.loads(result.stdout)
-    assert found["spec"]["drafter"] == "model"
-    assert found["spec"]["num_draft_tokens"] > 0
+    assert found["spec"]["drafter"] == "tree"
+    assert found["spec"]["draft"] == ("int8, 200 of 305 head tokens; tree of one path with leaves")
     assert found["token_ids"] == plain["token_ids"]
 
 

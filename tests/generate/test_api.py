@@ -18,8 +18,8 @@ from paceline.controllers.fixed import FixedController
 from paceline.core.sampling import SamplingParams
 from paceline.drafters.ngram import NgramDrafter
 from paceline.errors import ContextOverflow, InvalidInput, PacelineError, UnknownName
-from paceline.generate import api
-from paceline.generate.api import Chunk, Generation, LanguageModel, Options, load
+from paceline.generate import api, draft_models
+from paceline.generate.api import Chunk, Generation, LanguageModel, Options, load, load_draft
 from paceline.integrations.huggingface import speculate
 from paceline.verifiers.coupling import CouplingVerifier
 from tests import tiny_folders
@@ -293,6 +293,11 @@ class TestRefusals:
             {"references": [[-1]]},
         ],
         "draft_model": [3, [], {}, b"name", len],
+        "draft_storage": ["int4", "int2", 4],
+        "draft_head_tokens": [5, 0, "most", 2.5],
+        "tools": [5, "add", {}, [3], [{}]],
+        "chat_template_kwargs": [5, "a=1", {3: 4}, {"a": 1}],
+        "continue_final_message": [None, 1, "yes", True],
         "controller": [5, FixedController, NgramDrafter, ""],
         "controller_options": [3, "fixed", {"num_draft_token": 3}, {3: 4}],
         "num_draft_tokens": ["5", 2.5, True, [3]],
@@ -367,21 +372,75 @@ class TestRefusals:
             model.generate(PROMPT, drafter="ngram", draft_model=draft)
         with pytest.raises(InvalidInput, match="given has its settings already"):
             model.generate(PROMPT, drafter=NgramDrafter(), draft_model=draft)
-        with pytest.raises(InvalidInput, match=r"a LlamaForCausalLM: load it first"):
-            model.generate(PROMPT, draft_model=tiny_folders.model())  # type: ignore[call-overload]
+        with pytest.raises(InvalidInput, match=r"a model of transformers, one from paceline.load"):
+            model.generate(PROMPT, draft_model=object())  # type: ignore[call-overload]
+        for form in ({"draft_storage": "int4"}, {"draft_head_tokens": 64}):
+            with pytest.raises(InvalidInput, match="the one given is loaded; give its name"):
+                model.generate(PROMPT, draft_model=draft, **form)  # type: ignore[call-overload]
+            with pytest.raises(InvalidInput, match="go with a draft model; give draft_model"):
+                model.generate(PROMPT, **form)  # type: ignore[call-overload]
 
 
 class TestDraftModels:
     def test_by_name_it_is_loaded_once(self, folder: Path, monkeypatch: Any) -> None:
-        model, loads = load(folder), []
-        monkeypatch.setattr(api, "load", lambda source: (loads.append(source), load(source))[1])
+        loads: list[Any] = []
+        monkeypatch.setattr(
+            api, "load_draft", lambda *given: (loads.append(given), load_draft(*given))[1]
+        )
+        model = load(folder)
         plain = plainly(model, max_tokens=12)
         for _ in range(2):
-            found = model.generate(PROMPT, draft_model=folder, max_tokens=12)
+            found = model.generate(PROMPT, drafter="model", draft_model=folder, max_tokens=12)
             assert found.token_ids == plain.token_ids
             assert found.drafter == "model"
             assert found.spec["draft_acceptance_rate"] == 1.0
-        assert loads == [folder]
+            assert found.spec["draft"] == "whole weights, all 320 head tokens; drafter model"
+        assert loads == [(folder, None, None)]
+        given = {"draft_storage": "plain", "draft_head_tokens": 64}
+        found = model.generate(PROMPT, draft_model=folder, max_tokens=12, **given)  # type: ignore[call-overload]
+        assert found.token_ids == plain.token_ids
+        assert found.spec["draft"].startswith("whole weights, 64 of 320 head tokens")
+        assert loads[1:] == [(folder, "plain", 64)]
+
+    def test_one_of_transformers(self, model: LanguageModel) -> None:
+        own = tiny_folders.model()
+        found = model.generate(PROMPT, drafter="model", draft_model=own, max_tokens=12)  # type: ignore[call-overload]
+        assert found.token_ids == plainly(model, max_tokens=12).token_ids
+        assert found.spec["draft_acceptance_rate"] == 1.0
+
+    @pytest.mark.parametrize(
+        ("options", "drafter"),
+        [
+            ({}, "tree"),
+            ({"controller": "auto", "num_draft_tokens": 5}, "tree"),
+            ({"num_draft_tokens": "auto", "verify": "coupling"}, "tree"),
+            ({"drafter": "model"}, "model"),
+            ({"num_draft_tokens": 3}, "model"),
+            ({"controller": "heuristic"}, "model"),
+            ({"controller": FixedController(3)}, "model"),
+            ({"verify": "token"}, "model"),
+            ({"drafter_options": {"min_confidence": 0.5}}, "model"),
+        ],
+        ids=str,
+    )
+    def test_the_default_is_a_tree_with_leaves_under_auto(
+        self, model: LanguageModel, draft: LanguageModel, options: dict[str, Any], drafter: str
+    ) -> None:
+        found = model.generate(PROMPT, draft_model=draft, max_tokens=12, **options)
+        assert found.drafter == drafter
+        assert found.token_ids == plainly(model, max_tokens=12).token_ids
+        words = "tree of one path with leaves" if drafter == "tree" else "drafter model"
+        assert found.spec["draft"] == f"as it was loaded; {words}"
+        made = model.drafter(draft_model=draft, **options)
+        if drafter == "tree":
+            assert (made.width, made.top_k, made.max_nodes) == (1, 3, 7)  # type: ignore[attr-defined]
+
+    def test_where_trees_cannot_be_the_default_is_a_chain(self, folder: Path) -> None:
+        strict, model = load(folder, invariant=True), load(folder)
+        for target, draft in ((strict, model), (model, strict)):
+            found = target.generate(PROMPT, draft_model=draft, max_tokens=12)
+            assert found.drafter == "model"
+            assert found.token_ids == plainly(model, max_tokens=12).token_ids
 
     def test_settings_go_to_the_drafter(self, model: LanguageModel, draft: LanguageModel) -> None:
         found = model.generate(
@@ -411,7 +470,9 @@ class TestDraftModels:
         """A vocabulary of 150,000 tokens takes a tenth of a second to list."""
         model, compared = load(folder), []
         monkeypatch.setattr(
-            api, "check_same_tokenizer", lambda *args, **names: compared.append((args, names))
+            draft_models,
+            "check_same_tokenizer",
+            lambda *args, **names: compared.append((args, names)),
         )
         for _ in range(3):
             model.generate(PROMPT, draft_model=draft, max_tokens=2)
@@ -440,11 +501,11 @@ class TestDraftModels:
         assert model.encode("the END")[0] == words.bos_token_id
         expected = NgramDrafter(references=[words.encode("the END", add_special_tokens=False)])  # type: ignore[arg-type]
         assert words.bos_token_id not in expected.references[0]
-        assert model._drafter({"drafter_options": {"references": "the END"}}) == expected
+        assert model.drafter(drafter_options={"references": "the END"}) == expected
         assert speculate(references="the END", tokenizer=words).drafter == expected
 
     def test_references_that_are_text_need_a_tokenizer(self) -> None:
-        with pytest.raises(InvalidInput, match="a text to draft from needs a tokenizer"):
+        with pytest.raises(InvalidInput, match="a text to draft from needs the tokenizer"):
             load(tiny_folders.model()).generate([5], drafter_options={"references": "the"})
 
     def test_as_a_setting_of_the_drafter(
@@ -453,7 +514,7 @@ class TestDraftModels:
         expected = model.generate(PROMPT, draft_model=draft, max_tokens=9)
         for given in (draft, draft.target, folder):
             found = model.generate(PROMPT, drafter_options={"model": given}, max_tokens=9)
-            assert found.drafter == "model"
+            assert found.drafter == expected.drafter == "tree"
             assert found.token_ids == expected.token_ids
         with pytest.raises(InvalidInput, match="the draft model is given twice"):
             model.generate(PROMPT, draft_model=draft, drafter_options={"model": draft})
@@ -462,6 +523,7 @@ class TestDraftModels:
         self, model: LanguageModel, draft: LanguageModel
     ) -> None:
         options: dict[str, Any] = {"draft_model": draft, "temperature": 1.0, "seed": 4}
+        options["num_draft_tokens"] = 4  # "auto" follows the clock
         told = [
             model.generate(PROMPT, drafter_options={"params": params}, max_tokens=16, **options)
             for params in ({"temperature": 0.5}, SamplingParams(temperature=0.5))
@@ -470,14 +532,15 @@ class TestDraftModels:
         assert told[0].spec == told[1].spec
 
     def test_threads_load_it_once(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        model, loads = load(folder), []
+        loads = []
 
-        def slowly(source: Any) -> LanguageModel:
+        def slowly(source: Any, *form: Any) -> LanguageModel:
             loads.append(source)
             time.sleep(0.2)  # long enough for the others to come by
-            return load(source)
+            return load_draft(source, *form)
 
-        monkeypatch.setattr(api, "load", slowly)
+        monkeypatch.setattr(api, "load_draft", slowly)
+        model = load(folder)
         threads = [
             threading.Thread(
                 target=model.generate,
@@ -497,8 +560,8 @@ class TestDraftModels:
     ) -> None:
         for vocab_size, told in ((tiny_folders.PADDED_VOCAB, 0), (400, 1)):
             unknown = load(tiny_folders.model(vocab_size=vocab_size))
-            for _ in range(2):
-                model.generate(PROMPT, draft_model=unknown, max_tokens=2)
+            for given in (unknown, unknown, unknown.target):
+                model.generate(PROMPT, draft_model=given, max_tokens=2)  # type: ignore[call-overload]
             assert sum("has a vocabulary of 400" in text for text in caplog.messages) == told
 
 
@@ -546,9 +609,7 @@ class TestSeeds:
             in texts
         )
         assert model.generate(PROMPT, **options, seed=11, verify="token").verifier == "token"
-        assert (
-            model.generate(PROMPT, **{**options, "temperature": 0.0}, seed=11).verifier == "token"
-        )
+        assert model.generate(PROMPT, **{**options, "temperature": 0.0}, seed=11).verifier == "tree"
 
     def test_a_fresh_seed_is_told(self, model: LanguageModel) -> None:
         # A rule that does not couple repeats itself where the draft lengths do.
@@ -679,6 +740,7 @@ class TestResult:
         "verifier",
         "exact",
         "promise",
+        "draft",
         "num_rounds",
         "num_drafts",
         "num_draft_tokens",

@@ -19,15 +19,16 @@ from paceline.drafters.model import ModelDrafter
 from paceline.drafters.ngram import NgramDrafter
 from paceline.drafters.predicted_output import PredictedOutputDrafter
 from paceline.errors import InvalidInput, PacelineError, UnknownName
-from paceline.generate import parts, plugins
-from paceline.generate.choice import Choice, choose_drafter
+from paceline.generate import plugins
+from paceline.generate.choice import Choice, choose, choose_drafter
+from paceline.generate.draft_models import OpenDraft
 from paceline.generate.parts import (
     check_processors,
-    check_rule,
     encode_references,
     make_controller,
     make_drafter,
     make_verifier,
+    named_rule,
 )
 from paceline.verifiers.block import BlockVerifier
 from paceline.verifiers.lenience import LenienceVerifier
@@ -38,6 +39,7 @@ from tests.tiny_tokenizers import byte_level, sentencepiece
 
 TARGET = markov(8, 0)
 TOKENIZERS = byte_level(), sentencepiece()
+AB = tuple(TOKENIZERS[0].encode("ab", add_special_tokens=False))
 
 
 @dataclass(frozen=True)
@@ -74,14 +76,13 @@ def foreign(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def made(drafter: Any = None, settings: Any = None, draft_model: Any = None) -> Any:
-    return make_drafter(
-        drafter,
-        settings,
-        draft_model,
-        as_target=lambda source: {"target": TARGET}[source],
-        as_foreign=lambda source: parts.Foreign({"target": TARGET}[source], *TOKENIZERS),
-        encode=lambda text: [ord(letter) for letter in text],
-    )
+    choice = choose(drafter, settings, draft_model)
+    drafts = {}
+    if isinstance(choice, Choice):
+        for part in choice.with_draft_models():
+            target = {"target": TARGET}[part.draft_model]
+            drafts[id(part.draft_model)] = OpenDraft(target, target, TOKENIZERS[1])
+    return make_drafter(choice, drafts, TOKENIZERS[0])
 
 
 class TestForeign:
@@ -226,9 +227,9 @@ class TestDrafters:
     @pytest.mark.parametrize(
         ("references", "expected"),
         [
-            ("ab", ((97, 98),)),
-            (["ab"], ((97, 98),)),
-            (["ab", (7, 8)], ((97, 98), (7, 8))),
+            ("ab", (AB,)),
+            (["ab"], (AB,)),
+            (["ab", (7, 8)], (AB, (7, 8))),
             ([], ()),
         ],
         ids=str,
@@ -237,9 +238,9 @@ class TestDrafters:
         assert made(None, {"references": references}) == NgramDrafter(references=expected)
 
     def test_a_prediction_that_is_text_is_encoded(self) -> None:
-        for prediction in ("ab", [97, 98]):
+        for prediction in ("ab", list(AB)):
             found = made("predicted-output", {"prediction": prediction})
-            assert found == PredictedOutputDrafter((97, 98))
+            assert found == PredictedOutputDrafter(AB)
         for wrong in (3, b"ab", None, {"a": 1}, [1.5]):
             with pytest.raises(InvalidInput, match="a prediction must be a text or a list of tok"):
                 made("predicted-output", {"prediction": wrong})
@@ -247,38 +248,34 @@ class TestDrafters:
     @pytest.mark.parametrize("references", [3, None, {"a": 1}, [3], [[1.5]], [b"ab"], [None]])
     def test_what_is_no_reference(self, references: Any) -> None:
         with pytest.raises(InvalidInput, match="reference"):
-            encode_references(references, list)  # type: ignore[arg-type]
+            encode_references(references, TOKENIZERS[0])
 
 
 def test_rules_by_name_and_as_objects() -> None:
     rule = TokenVerifier()
-    drafter = NgramDrafter()
-    assert make_verifier("token", drafter) == rule
-    assert make_verifier(rule, drafter) is rule
+    assert named_rule("token") == rule
+    assert named_rule(rule) is rule
+    assert named_rule(None) is None
+    assert make_verifier(rule, NgramDrafter()) is rule
     for given in (5, TokenVerifier, NgramDrafter()):
         with pytest.raises(InvalidInput, match="verify must be a registered name or a verifier"):
-            make_verifier(given, drafter)  # type: ignore[arg-type]
+            named_rule(given)  # type: ignore[arg-type]
 
 
 def test_settings_of_rules() -> None:
-    drafter = NgramDrafter()
-    assert make_verifier("lenience", drafter, {"lenience": 0.8}) == LenienceVerifier(0.8)
-    assert make_verifier("top-beta", drafter, {"beta": 2}) == TopBetaVerifier(beta=2)
-    assert make_verifier("token", drafter, {}) == TokenVerifier()
+    assert named_rule("lenience", {"lenience": 0.8}) == LenienceVerifier(0.8)
+    assert named_rule("top-beta", {"beta": 2}) == TopBetaVerifier(beta=2)
+    assert named_rule("token", {}) == TokenVerifier()
     for verify, settings, message in (
         ("lenience", {"lenient": 0.8}, "did you mean 'lenience'"),
         ("lenience", {"lenience": 0}, "above 0"),
         ("token", {"epsilon": 1}, "unknown setting of verifier 'token'"),
-        (None, {"epsilon": 1}, "by name"),
+        (None, {"epsilon": 1}, "by name: name the rule too"),
         (TokenVerifier(), {"epsilon": 1}, "by name"),
         ("lenience", [1], "settings of a rule must map"),
     ):
         with pytest.raises(InvalidInput, match=message):
-            make_verifier(verify, drafter, settings)  # type: ignore[arg-type]
-    check_rule("typical", {"delta": 0.2})
-    check_rule(None, {})
-    with pytest.raises(InvalidInput, match="name the rule too"):
-        check_rule(None, {"delta": 0.2})
+            named_rule(verify, settings)  # type: ignore[arg-type]
 
 
 def test_a_rule_that_looks_ahead_takes_no_processor_with_a_state() -> None:
@@ -315,7 +312,7 @@ class TestControllers:
     def test_a_seed_gives_the_same_text_whatever_the_clock_says(self) -> None:
         def rule(controller: Any, verify: Any = None, *, repeatable: bool = True) -> str:
             return make_verifier(
-                verify, NgramDrafter(), controller=controller, repeatable=repeatable
+                named_rule(verify), NgramDrafter(), controller=controller, repeatable=repeatable
             ).name
 
         assert rule(AutoController()) == "coupling"

@@ -3,7 +3,7 @@
 import pytest
 
 from paceline.errors import InvalidInput
-from paceline.text import encode_prompt
+from paceline.text import ChatOptions, encode_prompt
 from tests import tiny_tokenizers
 
 PLAIN = tiny_tokenizers.byte_level()
@@ -75,6 +75,73 @@ def test_tuples_and_other_mappings_are_messages_too():
 def test_a_bad_prompt_is_refused(tokenizer, prompt, message):
     with pytest.raises(InvalidInput, match=message):
         encode_prompt(tokenizer, prompt)
+
+
+TEMPLATE = (
+    "{% if tools %}<|system|>{{ tools | map(attribute='name') | join(',') }}<|end|>{% endif %}"
+    "{% for message in messages %}<|{{ message.role }}|>{{ message.content }}<|end|>{% endfor %}"
+    "{% if add_generation_prompt %}<|assistant|>{{ '' if enable_thinking else 'no' }}{% endif %}"
+)
+OPEN = tiny_tokenizers.byte_level(chat_template=TEMPLATE)
+BEGUN = [*MESSAGES, {"role": "assistant", "content": "the st"}]
+
+
+def rendered(messages, **options):
+    return OPEN.decode(encode_prompt(OPEN, messages, chat=ChatOptions(**options)))
+
+
+def test_tools_and_values_go_to_the_template():
+    user = MESSAGES[1:]
+    assert rendered(user) == "<|user|>stop?<|end|><|assistant|>no"
+    thinking = {"template_kwargs": {"enable_thinking": True}}
+    assert rendered(user, **thinking) == "<|user|>stop?<|end|><|assistant|>"
+    tools = [{"name": "add"}, {"name": "stop"}]
+    assert rendered(user, tools=tools).startswith("<|system|>add,stop<|end|><|user|>")
+
+
+def test_a_message_of_the_assistant_is_continued():
+    whole = "<|system|>the<|end|><|user|>stop?<|end|><|assistant|>the st"
+    assert rendered(BEGUN, continue_final_message=True) == whole
+    assert rendered(BEGUN) == whole + "<|end|><|assistant|>no"
+
+
+def test_content_in_parts_and_none():
+    parts = [{"type": "text", "text": "the"}, {"type": "text", "text": "stop"}]
+    told = [{"role": "user", "content": parts}]
+    assert rendered(told) == rendered([{"role": "user", "content": "the\nstop"}])
+    called = {"role": "assistant", "content": None, "tool_calls": [{"name": "add"}]}
+    silent = {"role": "assistant", "tool_calls": [{"name": "add"}]}
+    for message in (called, silent):
+        assert rendered([*MESSAGES, message]) == rendered([*MESSAGES, {**called, "content": ""}])
+    assert told[0]["content"] is parts, "the caller's messages stay as they are"
+
+
+@pytest.mark.parametrize(
+    ("messages", "options", "message"),
+    [
+        ("the", {"tools": [{}]}, "go with chat messages; the prompt is a text"),
+        ("the", {"continue_final_message": True}, "go with chat messages"),
+        (MESSAGES, {"continue_final_message": True}, "continues a message of the assistant.*user"),
+        (MESSAGES, {"template_kwargs": {"enable_thinkin": True}}, "never reads 'enable_thinkin'"),
+        (MESSAGES, {"template_kwargs": {"tokenize": False}}, "'tokenize' is no value for a chat"),
+        (MESSAGES, {"template_kwargs": {"tools": []}}, "'tools' is no value.*option of its own"),
+        (MESSAGES, {"tools": "add"}, "tools must be a list of JSON schemas or of functions"),
+        (MESSAGES, {"tools": [3]}, "tools must be a list"),
+        ([{"role": "user", "content": [{"type": "image_url"}]}], {}, "no text.*'image_url'"),
+        ([{"role": "user", "content": ["the"]}], {}, "message 0 has a part .* no text"),
+        ([{"role": "user", "content": None}], {}, "message 0 needs a content"),
+        ([{"role": "assistant"}], {}, "message 0 needs a content .* there is none"),
+        ([{"role": "user", "content": []}], {}, "message 0 has no parts"),
+    ],
+)
+def test_what_a_chat_refuses(messages, options, message):
+    with pytest.raises(InvalidInput, match=message):
+        encode_prompt(OPEN, messages, chat=ChatOptions(**options))
+
+
+def test_a_template_without_tools_refuses_them():
+    with pytest.raises(InvalidInput, match="never reads 'tools'"):
+        encode_prompt(CHAT, MESSAGES, chat=ChatOptions(tools=[{"name": "add"}]))
 
 
 @pytest.mark.model

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from paceline.errors import InvalidInput
-from paceline.text import StopStrings, TextStream
+from paceline.text import IncrementalDetokenizer, TextStream
 from tests import tiny_tokenizers
 
 BYTE_LEVEL = tiny_tokenizers.byte_level()
@@ -38,12 +38,11 @@ def oracle(tokenizer, tokens, stops, min_tokens=0):
 
 def decode_in_rounds(tokenizer, tokens, stops, sizes, min_tokens=0):
     """What the engine does with a rule, and a consumer with the tokens that it commits."""
-    rule = StopStrings(tokenizer, stops)
     stream = TextStream(tokenizer, stops, min_tokens)
     shown, old = "", 0
     while old < len(tokens):
         answer = tokens[: old + next(sizes)]
-        cut = rule(answer, max(old, min_tokens - 1)) if len(answer) >= min_tokens else None
+        cut = stream(answer, max(old, min_tokens - 1)) if len(answer) >= min_tokens else None
         assert cut is None or old < cut <= len(answer)
         shown += stream.feed(answer[old:cut])
         assert shown == stream.text
@@ -82,7 +81,7 @@ def test_a_stop_string_at_every_offset_of_a_block(offset, stop):
 
 def test_a_stop_string_within_one_token():
     tokens = BYTE_LEVEL.convert_tokens_to_ids(["x", "Ġstop", "y"])
-    assert StopStrings(BYTE_LEVEL, "to")(tokens, 0) == 2
+    assert TextStream(BYTE_LEVEL, "to")(tokens, 0) == 2
     stream = TextStream(BYTE_LEVEL, "to")
     assert [stream.feed([token]) for token in tokens] == ["x", " s", ""]
 
@@ -135,7 +134,7 @@ def test_any_tokens_with_byte_tokens_among_them(data):
 
 def test_a_byte_token_ends_the_answer_at_once():
     tokens = SENTENCEPIECE.convert_tokens_to_ids(["a", "<0x0A>", "b"])
-    assert StopStrings(SENTENCEPIECE, "\n")(tokens, 0) == 2
+    assert TextStream(SENTENCEPIECE, "\n")(tokens, 0) == 2
 
 
 def test_text_before_the_stop_string_that_was_not_yet_final():
@@ -169,7 +168,7 @@ def test_tokens_behind_a_stop_string_change_nothing():
 
 def test_a_stop_string_before_min_tokens_is_text():
     tokens = BYTE_LEVEL.convert_tokens_to_ids(list("a.b.c"))
-    assert StopStrings(BYTE_LEVEL, ".")(tokens, 2) == 4
+    assert TextStream(BYTE_LEVEL, ".")(tokens, 2) == 4
     stream = TextStream(BYTE_LEVEL, ".", min_tokens=3)
     assert stream.feed(tokens) == "a.b"
 
@@ -177,21 +176,38 @@ def test_a_stop_string_before_min_tokens_is_text():
 @pytest.mark.parametrize("stops", ["", [""], ["a", ""], [3], [None]])
 def test_a_stop_string_must_be_a_text(stops):
     with pytest.raises(InvalidInput, match="at least one character"):
-        StopStrings(BYTE_LEVEL, stops)
-    with pytest.raises(InvalidInput, match="at least one character"):
         TextStream(BYTE_LEVEL, stops)
 
 
-def test_a_rule_needs_a_stop_string():
-    with pytest.raises(InvalidInput, match="no stop string"):
-        StopStrings(BYTE_LEVEL, [])
-
-
 def test_a_rule_serves_one_answer():
-    rule = StopStrings(BYTE_LEVEL, "b")
+    rule = TextStream(BYTE_LEVEL, "b")
     rule(BYTE_LEVEL.encode("aaaa"), 0)
     with pytest.raises(InvalidInput, match="one answer"):
         rule(BYTE_LEVEL.encode("a"), 0)
+
+
+def test_each_token_is_turned_into_text_once(monkeypatch):
+    """By the rule, which sees tokens before they are committed; `feed` only takes them over."""
+    scanned = []
+    feed = IncrementalDetokenizer.feed
+    monkeypatch.setattr(
+        IncrementalDetokenizer, "feed", lambda self, ids: scanned.extend(ids) or feed(self, ids)
+    )
+    tokens = BYTE_LEVEL.encode("the stop is near END of it")
+    cut, shown, stop = decode_in_rounds(BYTE_LEVEL, tokens, ["END"], constant(4))
+    assert (shown, stop) == ("the stop is near ", "END")
+    assert scanned == tokens[:cut]
+
+
+@given(text=st.text("ab\n🙂é", min_size=1, max_size=20), data=st.data())
+def test_an_answer_cut_within_what_the_rule_has_seen(text, data):
+    """An end token, say, that stands before tokens in which the rule found nothing."""
+    symbols = BYTE_LEVEL.backend_tokenizer.pre_tokenizer.pre_tokenize_str(text)
+    tokens = BYTE_LEVEL.convert_tokens_to_ids([s for part in symbols for s in part[0]])
+    kept = data.draw(st.integers(1, len(tokens)))
+    stream = TextStream(BYTE_LEVEL, ["zz"])
+    assert stream(tokens, 0) is None
+    assert stream.feed(tokens[:kept]) + stream.finish() == whole(BYTE_LEVEL, tokens[:kept])
 
 
 @pytest.mark.model

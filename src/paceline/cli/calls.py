@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Any, Literal
 from paceline.cli import terminal
 from paceline.errors import InvalidInput
 from paceline.generate.choice import choose_drafter
-from paceline.generate.parts import check_rule, make_controller
+from paceline.generate.parts import make_controller, named_rule
 from paceline.workbench.workload.methods import DraftSource
 
 if TYPE_CHECKING:
     from paceline.generate.api import LanguageModel
+    from paceline.generate.drafts import HeadTokens
     from paceline.models.cache import Progress as Tell
 
 DEFAULT_MODEL = "smollm2-135m"
@@ -38,9 +39,18 @@ class Drafting:
         Raises:
             InvalidInput: an unknown name or setting, or parts that do not go together.
         """
-        check_rule(self.verify, self.verify_settings)
-        choose_drafter(self.drafter, self.settings, self.draft_model, option="--draft-model")
-        make_controller(self.controller, self.num_draft_tokens, self.controller_settings)
+        check_drafting(
+            {
+                "verify": self.verify,
+                "verify_options": self.verify_settings,
+                "drafter": self.drafter,
+                "drafter_options": self.settings,
+                "draft_model": self.draft_model,
+                "controller": self.controller,
+                "num_draft_tokens": self.num_draft_tokens,
+                "controller_options": self.controller_settings,
+            }
+        )
 
     def request(self, draft: LanguageModel | None) -> dict[str, Any]:
         """Its part of the options of `LanguageModel.generate`."""
@@ -56,8 +66,24 @@ class Drafting:
         return found if draft is None else {**found, "draft_model": draft}
 
 
+def check_drafting(given: Mapping[str, Any]) -> None:
+    """Refuse what cannot work before a model is loaded, which takes seconds.
+
+    Args:
+        given: options of the Python door, by name.
+
+    Raises:
+        InvalidInput: an unknown name or setting, or parts that do not go together.
+    """
+    named_rule(given["verify"], given["verify_options"])
+    choose_drafter(
+        given["drafter"], given["drafter_options"], given["draft_model"], option="--draft-model"
+    )
+    make_controller(given["controller"], given["num_draft_tokens"], given["controller_options"])
+
+
 def check_draft_storage(
-    draft_model: str | None, storage: str | None, head_tokens: int | None
+    draft_model: str | None, storage: str | None, head_tokens: HeadTokens
 ) -> None:
     """Refuse options of a draft model where there is none."""
     if draft_model is None and (storage or head_tokens):
@@ -68,7 +94,7 @@ def check_draft_storage(
 
 
 def default_draft(
-    name: str | None, storage: str | None, head_tokens: int | None
+    name: str | None, storage: str | None, head_tokens: HeadTokens
 ) -> DraftSource | None:
     """The draft model of the options of a command whose methods may name another."""
     if name is None:
@@ -78,22 +104,16 @@ def default_draft(
                 "write draft=NAME,storage=KIND in the method"
             )
         return None
-    return DraftSource(name, storage or "auto", head_tokens)
+    return DraftSource(name, storage, head_tokens)
 
 
 def load_draft(
-    name: str, storage: str | None, head_tokens: int | None, tell: Tell, **trust: Any
+    name: str, storage: str | None, head_tokens: HeadTokens, tell: Tell, **trust: Any
 ) -> LanguageModel:
-    """A draft model, kept as the options say."""
-    import paceline
+    """A draft model, kept as the options say, and else as cheap as pays here."""
+    from paceline.generate.api import load_draft
 
-    return paceline.load(
-        name,
-        storage=storage or "auto",  # type: ignore[arg-type]
-        head_tokens=head_tokens,
-        progress=tell,
-        **trust,
-    )
+    return load_draft(name, storage, head_tokens, progress=tell, **trust)  # type: ignore[arg-type]
 
 
 def uses_chat(tokenizer: Any, *, raw: bool = False) -> bool:

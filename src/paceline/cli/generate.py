@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 from paceline.cli import options, render, terminal, threads
 from paceline.cli.calls import (
     DEFAULT_MODEL,
-    Drafting,
     check_draft_storage,
+    check_drafting,
     load_draft,
     uses_chat,
 )
-from paceline.cli.inputs import drafter_settings, named_values, read_prompt
+from paceline.cli.inputs import drafter_settings, named_values, read_prompt, read_tools
 from paceline.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -63,7 +63,19 @@ def print_answer(
     return generation
 
 
+@options.takes(
+    *options.DRAFTED,
+    *options.SAMPLED,
+    *options.CHAT,
+    "max_tokens",
+    "min_tokens",
+    "stop",
+    "logprobs",
+    before="reference",
+    max_tokens=DEFAULT_MAX_TOKENS,
+)
 def generate(
+    shared: dict[str, Any],
     prompt: options.Prompt = None,
     messages: options.Messages = None,
     raw: options.Raw = False,
@@ -73,72 +85,38 @@ def generate(
     invariant: options.Invariant = False,
     trust_remote_code: options.TrustRemoteCode = False,
     allow_pickle: options.AllowPickle = False,
-    drafter: options.Drafter = None,
-    num_draft_tokens: options.DraftLength = None,
-    controller: options.Controller = None,
-    controller_option: options.ControllerOption = None,
-    verify: options.Verify = None,
-    verify_option: options.VerifyOption = None,
-    draft_model: options.DraftModel = None,
-    draft_storage: options.DraftStorage = None,
-    draft_head_tokens: options.DraftHeadTokens = None,
     reference: options.Reference = None,
     prediction: options.Prediction = None,
     max_ngram: options.MaxNgram = None,
     min_ngram: options.MinNgram = None,
     ngram_match: options.NgramMatch = None,
-    drafter_option: options.DrafterOption = None,
-    temperature: options.Temperature = 0.0,
-    top_k: options.TopK = 0,
-    top_p: options.TopP = 1.0,
-    min_p: options.MinP = 0.0,
-    repetition_penalty: options.RepetitionPenalty = 1.0,
-    presence_penalty: options.PresencePenalty = 0.0,
-    frequency_penalty: options.FrequencyPenalty = 0.0,
-    seed: options.Seed = None,
     n: options.Samples = None,
-    max_tokens: options.MaxTokens = DEFAULT_MAX_TOKENS,
-    min_tokens: options.MinTokens = 0,
-    stop: options.Stop = None,
     stream: options.Stream = None,
-    logprobs: options.Logprobs = None,
     as_json: options.AsJson = False,
 ) -> None:
     """Generate text. Accepted draft tokens, which came for free, are coloured."""
     if as_json and stream:
         raise InvalidInput("--json prints one object at the end; leave --stream out")
-    if logprobs is not None and not as_json:
+    if shared["logprobs"] is not None and not as_json:
         raise InvalidInput("--logprobs are printed with --json; add it")
     if n is not None and stream:
         raise InvalidInput("several answers come together at the end; leave --stream or -n out")
-    check_draft_storage(draft_model, draft_storage, draft_head_tokens)
+    form = shared.pop("draft_storage"), shared.pop("draft_head_tokens")
+    check_draft_storage(shared["draft_model"], *form)
     given = read_prompt(prompt, messages, raw=raw)
-    settings = drafter_settings(
+    shared["drafter_options"] = drafter_settings(
         reference or (),
         {"max_ngram": max_ngram, "min_ngram": min_ngram, "match": ngram_match},
-        drafter_option or (),
+        shared["drafter_options"] or (),
         prediction,
     )
-    drafting = Drafting(
-        drafter=drafter,
-        settings=settings,
-        num_draft_tokens=num_draft_tokens,
-        controller=controller,
-        controller_settings=named_values("--controller-option", controller_option or ()),
-        verify=verify,
-        verify_settings=named_values("--verify-option", verify_option or ()),
-        draft_model=draft_model,
-    )
-    sampling: dict[str, Any] = {
-        "temperature": temperature,
-        "top_k": top_k,
-        "top_p": top_p,
-        "min_p": min_p,
-        "repetition_penalty": repetition_penalty,
-        "presence_penalty": presence_penalty,
-        "frequency_penalty": frequency_penalty,
-        "seed": seed,
-    }
+    for name, option in (
+        ("controller_options", "--controller-option"),
+        ("verify_options", "--verify-option"),
+        ("chat_template_kwargs", "--chat-option"),
+    ):
+        shared[name] = named_values(option, shared[name] or ())
+    shared["tools"] = None if shared["tools"] is None else read_tools(shared["tools"])
     trust: dict[str, Any] = {
         "trust_remote_code": trust_remote_code,
         "allow_pickle": allow_pickle,
@@ -148,33 +126,24 @@ def generate(
         import paceline
         from paceline.core.sampling import SamplingParams
 
-        SamplingParams(**sampling)
-        drafting.check()
+        SamplingParams(**{name: shared[name] for name in options.SAMPLED})
+        check_drafting(shared)
         with terminal.transformers_is_quiet():
             target = paceline.load(
                 model, dtype=dtype, storage=storage, invariant=invariant, progress=tell, **trust
             )
-            draft = None
-            if draft_model is not None:
-                draft = load_draft(draft_model, draft_storage, draft_head_tokens, tell, **trust)
+            if shared["draft_model"] is not None:
+                shared["draft_model"] = load_draft(shared["draft_model"], *form, tell, **trust)
     if isinstance(given, str) and uses_chat(target.tokenizer, raw=raw):
         given = [{"role": "user", "content": given}]
-    request: dict[str, Any] = {
-        **sampling,
-        **drafting.request(draft),
-        "max_tokens": max_tokens,
-        "min_tokens": min_tokens,
-        "stop": stop or (),
-        "logprobs": logprobs,
-    }
     if n is not None:
-        _several(target, given, request, n, as_json=as_json)
+        _several(target, given, shared, n, as_json=as_json)
     elif as_json:
-        terminal.print_json(target.generate(given, **request).to_json())
+        terminal.print_json(target.generate(given, **shared).to_json())
     else:
         console = terminal.out()
         live = console.is_terminal if stream is None else stream
-        generation = print_answer(target, given, request, stream=live)
+        generation = print_answer(target, given, shared, stream=live)
         legend = terminal.has_colour(console)
         terminal.err().print(render.summary(generation, legend=legend), soft_wrap=True)
 

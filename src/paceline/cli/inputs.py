@@ -45,11 +45,7 @@ def read_messages(file: Path) -> list[dict[str, Any]]:
     Raises:
         InvalidInput: a file that cannot be read, or does not hold messages.
     """
-    text = read_text("--messages", file)
-    try:
-        value = json.loads(text.removeprefix("\ufeff"))
-    except (ValueError, RecursionError) as error:
-        raise InvalidInput(f"--messages: {file} is no JSON ({error})") from error
+    value = _read_json("--messages", file)
     found = value.get("messages") if isinstance(value, dict) else value
     if not isinstance(found, list) or not all(isinstance(item, dict) for item in found):
         raise InvalidInput(
@@ -57,6 +53,30 @@ def read_messages(file: Path) -> list[dict[str, Any]]:
             '[{"role": "user", "content": "Hello"}]'
         )
     return found
+
+
+def read_tools(file: Path) -> list[dict[str, Any]]:
+    """Tools from a JSON file: a list of their schemas, or an object with `tools`.
+
+    Raises:
+        InvalidInput: a file that cannot be read, or does not hold tools.
+    """
+    value = _read_json("--tools", file)
+    found = value.get("tools") if isinstance(value, dict) else value
+    if not isinstance(found, list) or not all(isinstance(item, dict) for item in found):
+        raise InvalidInput(
+            f"--tools: {file} must hold a list of schemas, such as "
+            '[{"type": "function", "function": {"name": "add", "parameters": {}}}]'
+        )
+    return found
+
+
+def _read_json(option: str, file: Path) -> Any:
+    text = read_text(option, file)
+    try:
+        return json.loads(text.removeprefix("\ufeff"))
+    except (ValueError, RecursionError) as error:
+        raise InvalidInput(f"{option}: {file} is no JSON ({error})") from error
 
 
 def read_text(option: str, file: Path) -> str:

@@ -2,20 +2,38 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import typer
 
 from paceline.generate import plugins
+from paceline.generate.option_table import (
+    DRAFTING,
+    MODEL,
+    OUTPUT,
+    PROMPT,
+    SAMPLING,
+    TABLE,
+)
 from paceline.models.known import KNOWN
-
-_MODEL, _PROMPT, _DRAFT = "Model", "Prompt", "Drafting"
-_SAMPLING, _LENGTH, _OUTPUT = "Sampling", "Length", "Output"
 
 
 def _option(*names: str, panel: str, about: str, **settings: Any) -> Any:
     return typer.Option(*names, rich_help_panel=panel, help=about, **settings)
+
+
+def _shared(name: str, **settings: Any) -> Any:
+    """An option of the table that every door shares."""
+    option = TABLE[name]
+    if option.kind == "whole":
+        settings = {"min": option.low, "max": option.high, **settings}
+    return _option(
+        *option.flags, panel=option.panel, about=option.about, metavar=option.metavar, **settings
+    )
 
 
 def _switch(*names: str, panel: str, about: str) -> Any:
@@ -32,7 +50,7 @@ Prompt = Annotated[
     _option(
         "--prompt",
         "-p",
-        panel=_PROMPT,
+        panel=PROMPT,
         metavar="TEXT",
         about="The prompt. Without it and --messages, standard input is read.",
     ),
@@ -41,21 +59,24 @@ Messages = Annotated[
     Path | None,
     _option(
         "--messages",
-        panel=_PROMPT,
+        panel=PROMPT,
         metavar="FILE",
         about="A JSON file of chat messages: a list of objects with role and content.",
     ),
 ]
+Tools = Annotated[Path | None, _shared("tools")]
+ChatOption = Annotated[list[str] | None, _shared("chat_template_kwargs")]
+ContinueFinalMessage = Annotated[bool, _shared("continue_final_message")]
 Raw = Annotated[
     bool,
-    _switch("--raw", panel=_PROMPT, about="Continue the text as it is, without the chat template."),
+    _switch("--raw", panel=PROMPT, about="Continue the text as it is, without the chat template."),
 ]
 Model = Annotated[
     str,
     _option(
         "--model",
         "-m",
-        panel=_MODEL,
+        panel=MODEL,
         metavar="NAME|FOLDER|GGUF",
         about="A name that `paceline models` lists, a folder in Hugging Face layout, a GGUF "
         "file, or a hub name.",
@@ -67,7 +88,7 @@ Dtype = Annotated[
     _option(
         "--dtype",
         metavar="auto|float32|bfloat16",
-        panel=_MODEL,
+        panel=MODEL,
         about="The number format of the weights.",
     ),
 ]
@@ -76,7 +97,7 @@ Storage = Annotated[
     _option(
         "--storage",
         metavar="auto|plain|packed",
-        panel=_MODEL,
+        panel=MODEL,
         about="Weights packed for the CPU, or not.",
     ),
 ]
@@ -84,43 +105,30 @@ Invariant = Annotated[
     bool,
     _switch(
         "--invariant",
-        panel=_MODEL,
+        panel=MODEL,
         about="Passes of one fixed shape: the same tokens, to the bit, whatever is drafted.",
     ),
 ]
 TrustRemoteCode = Annotated[
     bool,
-    _switch(
-        "--trust-remote-code", panel=_MODEL, about="Run Python code that comes with the model."
-    ),
+    _switch("--trust-remote-code", panel=MODEL, about="Run Python code that comes with the model."),
 ]
 AllowPickle = Annotated[
     bool,
     _switch(
         "--allow-pickle",
-        panel=_MODEL,
+        panel=MODEL,
         about="Load pickled weights where there are no others; that runs any code in them.",
     ),
 ]
-Drafter = Annotated[
-    str | None,
-    _option(
-        "--drafter",
-        "-d",
-        panel=_DRAFT,
-        metavar="NAME",
-        about="How to draft; `paceline drafters` lists the names. Several, as in ngram,model, "
-        "take turns. Default: ngram, or model where --draft-model is given.",
-        autocompletion=lambda: plugins.names("drafter"),
-    ),
-]
+Drafter = Annotated[str | None, _shared("drafter", autocompletion=lambda: plugins.names("drafter"))]
 NumDraftTokens = Annotated[
     int,
     _option(
         "--num-draft-tokens",
         "-k",
         metavar="N",
-        panel=_DRAFT,
+        panel=DRAFTING,
         min=0,
         about="Tokens drafted a round.",
     ),
@@ -140,95 +148,36 @@ def draft_length(text: str) -> int | Literal["auto"]:
     return int(text)
 
 
-DraftLength = Annotated[
-    Any,
-    _option(
-        "--num-draft-tokens",
-        "-k",
-        metavar="auto|N",
-        panel=_DRAFT,
-        parser=draft_length,
-        about="Tokens drafted a round: as many as pay, none included (auto), or N. With another "
-        "controller, the most. Default: auto.",
-    ),
-]
+def head_tokens(text: str) -> int | Literal["all"]:
+    """A whole number above 0, or "all".
+
+    >>> head_tokens("48000"), head_tokens("all")
+    (48000, 'all')
+    """
+    if text == "all":
+        return "all"
+    if not text.isascii() or not text.isdigit() or int(text) < 1:
+        raise typer.BadParameter(f"it is 'all' or a whole number of at least 1, not {text!r}")
+    return int(text)
+
+
+DraftLength = Annotated[Any, _shared("num_draft_tokens", parser=draft_length)]
 Controller = Annotated[
-    str | None,
-    _option(
-        "--controller",
-        metavar="NAME",
-        panel=_DRAFT,
-        about="How the draft length is chosen: auto, fixed, or a rule of the literature. Default: "
-        "auto, or fixed with -k N.",
-        autocompletion=lambda: plugins.names("controller"),
-    ),
+    str | None, _shared("controller", autocompletion=lambda: plugins.names("controller"))
 ]
-ControllerOption = Annotated[
-    list[str] | None,
-    _option(
-        "--controller-option",
-        panel=_DRAFT,
-        metavar="NAME=VALUE",
-        about="A setting of the controller. Repeatable.",
-    ),
-]
-Verify = Annotated[
-    str | None,
-    _option(
-        "--verify",
-        panel=_DRAFT,
-        metavar="NAME",
-        about="The rule that accepts drafts; left out, the one that suits the drafter, and with "
-        "--seed and -k auto coupling, by which a seed gives the same tokens whatever is drafted. "
-        "typical, lenience and top-beta are not exact: they change what the target would say.",
-        autocompletion=lambda: plugins.names("verifier"),
-    ),
-]
-VerifyOption = Annotated[
-    list[str] | None,
-    _option(
-        "--verify-option",
-        panel=_DRAFT,
-        metavar="NAME=VALUE",
-        about="A setting of the rule, of lossy ones say. Repeatable.",
-    ),
-]
-DraftModel = Annotated[
-    str | None,
-    _option(
-        "--draft-model",
-        panel=_DRAFT,
-        metavar="NAME|FOLDER|GGUF",
-        about="A smaller model with the same tokenizer; for --drafter universal with any.",
-        autocompletion=model_names,
-    ),
-]
+ControllerOption = Annotated[list[str] | None, _shared("controller_options")]
+Verify = Annotated[str | None, _shared("verify", autocompletion=lambda: plugins.names("verifier"))]
+VerifyOption = Annotated[list[str] | None, _shared("verify_options")]
+DraftModel = Annotated[str | None, _shared("draft_model", autocompletion=model_names)]
 DraftStorage = Annotated[
-    Literal["auto", "plain", "packed", "int8", "int4"] | None,
-    _option(
-        "--draft-storage",
-        metavar="KIND",
-        panel=_DRAFT,
-        about="Weights of the draft model: auto, plain or packed; int8 and int4 are coarser and "
-        "faster.",
-    ),
+    Literal["auto", "plain", "packed", "int8", "int4"] | None, _shared("draft_storage")
 ]
-DraftHeadTokens = Annotated[
-    int | None,
-    _option(
-        "--draft-head-tokens",
-        panel=_DRAFT,
-        min=1,
-        metavar="N",
-        about="Let the draft model propose only its N most frequent tokens and those of the "
-        "text; faster.",
-    ),
-]
+DraftHeadTokens = Annotated[Any, _shared("draft_head_tokens", parser=head_tokens)]
 Reference = Annotated[
     list[Path] | None,
     _option(
         "--reference",
-        panel=_DRAFT,
+        panel=DRAFTING,
         metavar="FILE",
         about="A text that the answer may quote, for ngram and reference. Repeatable.",
     ),
@@ -237,156 +186,159 @@ Prediction = Annotated[
     Path | None,
     _option(
         "--prediction",
-        panel=_DRAFT,
+        panel=DRAFTING,
         metavar="FILE",
         about="The text that the answer is expected to be, edits aside, for predicted-output.",
     ),
 ]
 MaxNgram = Annotated[
     int | None,
-    _option("--max-ngram", metavar="N", panel=_DRAFT, about="The longest n that ngram looks up."),
+    _option("--max-ngram", metavar="N", panel=DRAFTING, about="The longest n that ngram looks up."),
 ]
 MinNgram = Annotated[
-    int | None, _option("--min-ngram", metavar="N", panel=_DRAFT, about="The shortest.")
+    int | None, _option("--min-ngram", metavar="N", panel=DRAFTING, about="The shortest.")
 ]
 NgramMatch = Annotated[
     Literal["newest", "oldest"] | None,
     _option(
         "--ngram-match",
         metavar="newest|oldest",
-        panel=_DRAFT,
+        panel=DRAFTING,
         about="Which earlier occurrence ngram copies.",
     ),
 ]
-DrafterOption = Annotated[
-    list[str] | None,
-    _option(
-        "--drafter-option",
-        panel=_DRAFT,
-        metavar="NAME=VALUE",
-        about="Any other setting of the drafter. Repeatable.",
-    ),
-]
-Temperature = Annotated[
-    float,
-    _option(
-        "--temperature", metavar="X", panel=_SAMPLING, about="0 takes the most probable token."
-    ),
-]
-TopK = Annotated[
-    int,
-    _option(
-        "--top-k",
-        metavar="N",
-        panel=_SAMPLING,
-        about="Keep the k most probable tokens; 0: all.",
-    ),
-]
-TopP = Annotated[
-    float,
-    _option(
-        "--top-p",
-        metavar="X",
-        panel=_SAMPLING,
-        about="Keep the most probable tokens with this mass.",
-    ),
-]
-MinP = Annotated[
-    float,
-    _option(
-        "--min-p",
-        metavar="X",
-        panel=_SAMPLING,
-        about="Keep tokens of at least this times the probability of the best.",
-    ),
-]
-RepetitionPenalty = Annotated[
-    float,
-    _option(
-        "--repetition-penalty",
-        metavar="X",
-        panel=_SAMPLING,
-        about="Above 1: tokens of the prompt and answer become less probable.",
-    ),
-]
-PresencePenalty = Annotated[
-    float,
-    _option(
-        "--presence-penalty",
-        metavar="X",
-        panel=_SAMPLING,
-        about="Subtracted from the logits of tokens in the answer.",
-    ),
-]
-FrequencyPenalty = Annotated[
-    float,
-    _option(
-        "--frequency-penalty",
-        metavar="X",
-        panel=_SAMPLING,
-        about="The same, once for each time the token stands there.",
-    ),
-]
-Seed = Annotated[
-    int | None,
-    _option("--seed", metavar="N", panel=_SAMPLING, about="The same seed gives the same answer."),
-]
+DrafterOption = Annotated[list[str] | None, _shared("drafter_options")]
+Temperature = Annotated[float, _shared("temperature")]
+TopK = Annotated[int, _shared("top_k")]
+TopP = Annotated[float, _shared("top_p")]
+MinP = Annotated[float, _shared("min_p")]
+RepetitionPenalty = Annotated[float, _shared("repetition_penalty")]
+PresencePenalty = Annotated[float, _shared("presence_penalty")]
+FrequencyPenalty = Annotated[float, _shared("frequency_penalty")]
+Seed = Annotated[int | None, _shared("seed")]
 Samples = Annotated[
     int | None,
     _option(
         "--samples",
         "-n",
-        panel=_SAMPLING,
+        panel=SAMPLING,
         min=1,
         metavar="N",
         about="This many independent answers.",
     ),
 ]
-MaxTokens = Annotated[
-    int,
-    _option(
-        "--max-tokens",
-        metavar="N",
-        panel=_LENGTH,
-        min=0,
-        about="The longest answer, in tokens.",
-    ),
-]
-MinTokens = Annotated[
-    int,
-    _option(
-        "--min-tokens",
-        metavar="N",
-        panel=_LENGTH,
-        min=0,
-        about="The shortest answer, in tokens.",
-    ),
-]
-Stop = Annotated[
-    list[str] | None,
-    _option(
-        "--stop",
-        panel=_LENGTH,
-        metavar="TEXT",
-        about="A text that ends the answer and is not part of it. Repeatable.",
-    ),
-]
+MaxTokens = Annotated[int, _shared("max_tokens")]
+MinTokens = Annotated[int, _shared("min_tokens")]
+Stop = Annotated[list[str] | None, _shared("stop")]
 Stream = Annotated[
     bool | None,
     _switch(
         "--stream/--no-stream",
-        panel=_OUTPUT,
+        panel=OUTPUT,
         about="Print the text as it comes. Default: on a terminal.",
     ),
 ]
-Logprobs = Annotated[
-    int | None,
-    _option(
-        "--logprobs",
-        panel=_OUTPUT,
-        min=0,
-        metavar="N",
-        about="With --json: log-probabilities, and those of the N most probable tokens.",
-    ),
-]
-AsJson = Annotated[bool, _switch("--json", panel=_OUTPUT, about="Print one JSON object.")]
+Logprobs = Annotated[int | None, _shared("logprobs")]
+AsJson = Annotated[bool, _switch("--json", panel=OUTPUT, about="Print one JSON object.")]
+
+SAMPLED = (
+    "temperature",
+    "top_k",
+    "top_p",
+    "min_p",
+    "repetition_penalty",
+    "presence_penalty",
+    "frequency_penalty",
+    "seed",
+)
+"""How a token is drawn: fields of `SamplingParams`."""
+
+DRAFTED = (
+    "drafter",
+    "num_draft_tokens",
+    "controller",
+    "controller_options",
+    "verify",
+    "verify_options",
+    "draft_model",
+    "draft_storage",
+    "draft_head_tokens",
+    "drafter_options",
+)
+"""How drafts are made and verified."""
+
+CHAT = ("tools", "chat_template_kwargs", "continue_final_message")
+"""What a chat template is given besides messages."""
+
+_FORMS: dict[str, Any] = {
+    "drafter": Drafter,
+    "num_draft_tokens": DraftLength,
+    "controller": Controller,
+    "controller_options": ControllerOption,
+    "verify": Verify,
+    "verify_options": VerifyOption,
+    "draft_model": DraftModel,
+    "draft_storage": DraftStorage,
+    "draft_head_tokens": DraftHeadTokens,
+    "drafter_options": DrafterOption,
+    "temperature": Temperature,
+    "top_k": TopK,
+    "top_p": TopP,
+    "min_p": MinP,
+    "repetition_penalty": RepetitionPenalty,
+    "presence_penalty": PresencePenalty,
+    "frequency_penalty": FrequencyPenalty,
+    "seed": Seed,
+    "max_tokens": MaxTokens,
+    "min_tokens": MinTokens,
+    "stop": Stop,
+    "logprobs": Logprobs,
+    "tools": Tools,
+    "chat_template_kwargs": ChatOption,
+    "continue_final_message": ContinueFinalMessage,
+}
+
+
+def takes(
+    *names: str, before: str | None = None, **defaults: Any
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Give a command options of the table; it takes them as its first argument, by name.
+
+    Args:
+        names: of options that the table has.
+        before: the parameter of the command before which the help lists them; None is last.
+        defaults: where the command's own differs from the table's.
+
+    Example:
+        >>> @takes("temperature", "seed")
+        ... def command(shared: dict[str, Any], name: str) -> None:
+        ...     print(name, shared)
+        >>> command(name="this", temperature=1.0, seed=3)
+        this {'temperature': 1.0, 'seed': 3}
+    """
+
+    def wrap(command: Callable[..., None]) -> Callable[..., None]:
+        own = list(inspect.signature(command, eval_str=True).parameters.values())[1:]
+        shared = [
+            inspect.Parameter(
+                name,
+                inspect.Parameter.KEYWORD_ONLY,
+                default=defaults.get(name, TABLE[name].default),
+                annotation=_FORMS[name],
+            )
+            for name in names
+        ]
+        parameters = [one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in own]
+        place = [one.name for one in own].index(before) if before else len(own)
+        parameters[place:place] = shared
+
+        @functools.wraps(command)
+        def run(**values: Any) -> None:
+            command({name: values.pop(name) for name in names}, **values)
+
+        # typer reads both.
+        run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+        run.__annotations__ = {one.name: one.annotation for one in parameters}
+        return run
+
+    return wrap

@@ -95,6 +95,8 @@ def summary(generation: Generation, *, legend: bool) -> Text:
     """
     text = Text(style="dim")
     text.append(f"{speed(generation)}; {acceptance(generation.spec)}")
+    if (draft := generation.spec.get("draft")) is not None:
+        text.append(f"; draft: {draft}")
     if not generation.spec["exact"]:
         rule = generation.spec["verifier"]
         text.append(f"; not exact: the rule {rule} changes what the target would say")

@@ -11,7 +11,7 @@ from paceline.cli import bench, options, terminal, threads
 from paceline.cli.calls import DEFAULT_MODEL, default_draft, tell_written, uses_chat
 from paceline.cli.counting import counting
 from paceline.errors import InvalidInput
-from paceline.generate import plugins
+from paceline.generate.choice import choose_drafter
 from paceline.generate.parts import make_drafter
 from paceline.workbench.report.files import Outputs
 from paceline.workbench.workload import read_records, select
@@ -195,21 +195,7 @@ def _tokenizer_alone(
 
 
 def _built(method: Method, tokenizer: Any) -> Drafter:
-    from paceline.text import encode_plain
-
-    def never(source: Any) -> Any:
-        raise AssertionError("methods with a draft model load the target")
-
-    if plugins.find("drafter", method.drafters[0]).traits.needs_draft_model:
-        raise AssertionError("methods with a draft model load the target")
-    return make_drafter(
-        method.drafter,
-        dict(method.settings),
-        None,
-        as_target=never,
-        as_foreign=never,
-        encode=lambda text: encode_plain(tokenizer, text),
-    )
+    return make_drafter(choose_drafter(method.drafter, method.settings), {}, tokenizer)
 
 
 def _tell(result: Any, outputs: Outputs, *, as_json: bool) -> None:

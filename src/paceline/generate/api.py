@@ -2,121 +2,45 @@
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from threading import Lock
 from time import perf_counter
-from typing import Any, Literal, TypedDict, Unpack, overload
-from weakref import WeakSet
+from typing import Any, Unpack, overload
 
 import torch
 
-from paceline.checks import require_int
-from paceline.core.protocols import Controller, Drafter, Target, Verifier
-from paceline.core.sampling import SamplingParams
-from paceline.core.target import TargetInfo
-from paceline.engine.loop import Request, decode
-from paceline.engine.request import length_limit, token_ids
-from paceline.errors import InvalidInput, UnknownName
+from paceline.checks import require_int, token_ids
+from paceline.core.protocols import Drafter, Target
+from paceline.engine.loop import decode
+from paceline.errors import InvalidInput
 from paceline.generate import jobs
-from paceline.generate import options as checked
+from paceline.generate.call import Call, resolve
+from paceline.generate.draft_models import DraftModels
+from paceline.generate.drafts import DraftForm, DraftShape, HeadTokens, cheapest_form
 from paceline.generate.jobs import Job
-from paceline.generate.parts import (
-    Foreign,
-    check_processors,
-    make_controller,
-    make_drafter,
-    make_verifier,
-)
-from paceline.generate.results import Chunk, Generation, Piece, promise_of
-from paceline.generate.tokenizers import check_same_tokenizer, warn_of_vocabularies
+from paceline.generate.options import Options, checked
+from paceline.generate.results import Chunk, Generation, Piece
 from paceline.kernels.packing import Storage
 from paceline.models import Progress, loading
-from paceline.sampling.noise import SeededNoise
-from paceline.sampling.warp import Processor
+from paceline.models.loading import Loaded
 from paceline.targets.cached import CachedTarget, Decoder
 from paceline.targets.invariant import make_invariant
-from paceline.text import (
-    StopStrings,
-    TextStream,
-    encode_plain,
-    encode_prompt,
-    tokenizer_fingerprint,
-)
+from paceline.text import ChatOptions, encode_prompt
 
-__all__ = ["Chunk", "Generation", "LanguageModel", "Options", "Piece", "Prompt", "load"]
+__all__ = [
+    "Chunk",
+    "Generation",
+    "LanguageModel",
+    "Options",
+    "Piece",
+    "Prompt",
+    "load",
+    "load_draft",
+]
 
 Prompt = str | Sequence[Mapping[str, Any]] | Sequence[int]
 """A text, chat messages (`role` and `content`), or token ids."""
-
-DEFAULT_MAX_TOKENS = 256
-
-
-class Options(TypedDict, total=False):
-    """What `generate` and `stream` take, all by name.
-
-    Attributes:
-        drafter: a registered name, or a drafter; "model" where a draft model is given, else
-            "ngram". Several names, in a list or as in "ngram,model", take turns.
-        drafter_options: settings of a drafter given by name.
-        draft_model: for drafters that need one: a loaded model, or the name or path of one, which
-            is loaded as it is, once. A draft may be coarse, so a cheaper one is to be had by
-            `load(name, storage="int4", head_tokens=48000)`.
-        controller: a registered name, or a controller: how far to draft. Where left out "auto",
-            which drafts as far as it pays, or with a number of draft tokens "fixed".
-        controller_options: settings of a controller given by name.
-        num_draft_tokens: the most tokens that are drafted a round; "auto" leaves it to the
-            controller, as does None.
-        verify: a registered rule, or a rule. Where left out the one that suits the drafter:
-            "token", or for a drafter of trees the one that it names. Where draft lengths follow
-            the clock, as with "auto", and a seed is given to sample with, it is "coupling", so
-            that the same seed gives the same text.
-        verify_options: settings of a rule given by name.
-        max_tokens: the longest answer; 256 where left out, None goes on to the context's end.
-        min_tokens: before this length the answer cannot end.
-        stop: a text, or several, that end the answer and are not part of it; None is none.
-        stop_token_ids: tokens that end the answer, besides the model's own.
-        ignore_eos: go on when the model says that the answer ends.
-        logprobs: report log-probabilities, and those of this many of the most probable tokens.
-        processors: functions from token ids so far and logits to logits.
-        draft_processors: those of them that may run on draft logits too, having no state.
-        seed: the same seed, prompt and options give the same answer; None takes a fresh one. (Not
-            where you name a rule that does not couple beside draft lengths that follow the clock.)
-        temperature and the rest: see `sampling.SamplingParams`.
-    """
-
-    drafter: str | Sequence[str] | Drafter | None
-    drafter_options: Mapping[str, Any] | None
-    draft_model: LanguageModel | str | Path | None
-    controller: str | Controller | None
-    controller_options: Mapping[str, Any] | None
-    num_draft_tokens: int | Literal["auto"] | None
-    verify: str | Verifier | None
-    verify_options: Mapping[str, Any] | None
-    max_tokens: int | None
-    min_tokens: int
-    stop: str | Sequence[str] | None
-    stop_token_ids: Iterable[int] | None
-    ignore_eos: bool
-    logprobs: int | None
-    processors: Sequence[Processor]
-    draft_processors: Sequence[Processor]
-    temperature: float
-    top_k: int
-    top_p: float
-    min_p: float
-    repetition_penalty: float
-    presence_penalty: float
-    frequency_penalty: float
-    logit_bias: Mapping[int, float]
-    allowed_token_ids: Iterable[int] | None
-    banned_token_ids: Iterable[int]
-    seed: int | None
-
-
-_SAMPLING = SamplingParams.__dataclass_fields__.keys()
 
 
 def load(
@@ -158,33 +82,81 @@ def load(
         >>> model.generate("The capital of France is", max_tokens=8).text  # doctest: +SKIP
     """
     start = perf_counter()
+    loading.check_storage(storage)
     if isinstance(source, (str, Path)):
         if tokenizer is not None:
             raise InvalidInput("a model given by name brings its own tokenizer; leave it out")
-        loaded = loading.load_files(
+        found = loading.find_model(
             source,
             dtype=dtype,
-            storage=storage,
-            head_tokens=head_tokens,
             trust_remote_code=trust_remote_code,
             allow_pickle=allow_pickle,
             progress=progress,
         )
+        loaded = loading.load_weights(found, storage=storage, head_tokens=head_tokens)
     else:
         if head_tokens is not None or dtype != "auto":
             raise InvalidInput("dtype and head_tokens are for models that Paceline loads itself")
         loaded = loading.load_object(source, tokenizer, storage)
     target = make_invariant(loaded.decoder) if invariant else CachedTarget(loaded.decoder)
+    return _language_model(target, loaded, start)
+
+
+def load_draft(
+    source: str | Path,
+    storage: Storage | None = None,
+    head_tokens: HeadTokens = None,
+    *,
+    trust_remote_code: bool = False,
+    allow_pickle: bool = False,
+    progress: Progress | None = None,
+) -> LanguageModel:
+    """Load a model to draft with, as cheap as pays on this machine.
+
+    This is what `generate` does with a draft model that is given by name. Load it yourself to
+    share it between targets.
+
+    Args:
+        source: as for `load`, a name or a path.
+        storage: how its weights are kept; None is int4 or int8 where that is fast and the model
+            is large enough to wait for its memory, else "auto".
+        head_tokens: cut its output head to this many of the most frequent tokens; None is 48,000
+            where the vocabulary is clearly larger, "all" leaves the head whole.
+        trust_remote_code, allow_pickle, progress: as for `load`.
+
+    Raises:
+        PacelineError: see `load`.
+
+    Example:
+        >>> draft = load_draft("qwen2.5-coder-0.5b")  # doctest: +SKIP
+        >>> print(draft.form)  # doctest: +SKIP
+        int4, 48,000 of 151,936 head tokens
+    """
+    start = perf_counter()
+    if storage is not None:
+        loading.check_storage(storage)
+    found = loading.find_model(
+        source,
+        trust_remote_code=trust_remote_code,
+        allow_pickle=allow_pickle,
+        progress=progress,
+    )
+    shape = DraftShape.of(found.config, found.tokenizer, is_lean=found.not_lean is None)
+    form = cheapest_form(shape, storage=storage, head_tokens=head_tokens)
+    loaded = loading.load_weights(found, storage=form.storage, head_tokens=form.head_tokens)
+    return _language_model(CachedTarget(loaded.decoder), loaded, start, form)
+
+
+def _language_model(
+    target: Target, loaded: Loaded, start: float, form: DraftForm | None = None
+) -> LanguageModel:
+    seconds = perf_counter() - start
     return LanguageModel(
-        target,
-        loaded.decoder,
-        loaded.tokenizer,
-        loaded.eos_token_ids,
-        perf_counter() - start,
+        target, loaded.decoder, loaded.tokenizer, loaded.eos_token_ids, seconds, form
     )
 
 
-@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
+@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True, repr=False)
 class LanguageModel:
     """A loaded model. Several threads may use one. Make it with `load`."""
 
@@ -193,9 +165,17 @@ class LanguageModel:
     tokenizer: Any
     eos_token_ids: frozenset[int]
     load_seconds: float = 0.0
-    _drafts: dict[str, LanguageModel] = field(default_factory=dict, repr=False)
-    _checked: WeakSet[LanguageModel] = field(default_factory=WeakSet, repr=False)
-    _lock: Lock = field(default_factory=Lock, repr=False)
+    form: DraftForm | None = None
+    """Of one from `load_draft`: how its weights are kept."""
+    _drafts: DraftModels = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        drafts = DraftModels(self.target.info, self.tokenizer, load_draft)
+        object.__setattr__(self, "_drafts", drafts)
+
+    def __repr__(self) -> str:
+        """The name, and how a draft model is kept; a tokenizer would fill the screen."""
+        return f"<LanguageModel {self.name}{'' if self.form is None else f': {self.form}'}>"
 
     @property
     def name(self) -> str:
@@ -270,25 +250,36 @@ class LanguageModel:
 
         A draft model given by name is loaded, once.
         """
-        return self._drafter(options)
+        return self._call(checked(options)).drafter
 
-    def encode(self, prompt: Prompt) -> list[int]:
-        """The token ids of a prompt: chat messages through the model's template."""
+    def encode(self, prompt: Prompt, chat: ChatOptions | None = None) -> list[int]:
+        """The token ids of a prompt: chat messages through the model's template.
+
+        Args:
+            prompt: a text, chat messages, or token ids.
+            chat: what the template is given besides messages.
+
+        Raises:
+            InvalidInput: a prompt that cannot be used, or chat options without messages.
+        """
         if isinstance(prompt, str):
-            return encode_prompt(self._needed_tokenizer("a text prompt"), prompt)
+            return encode_prompt(self._needed_tokenizer("a text prompt"), prompt, chat=chat)
         if isinstance(prompt, bytes) or not isinstance(prompt, Iterable):
             raise InvalidInput(
                 f"a prompt is a text, chat messages or token ids; it is {prompt!r:.80}"
             )
         parts = list(prompt)
         if isinstance(prompt, Mapping) or any(isinstance(part, Mapping) for part in parts):
-            return encode_prompt(self._needed_tokenizer("a chat prompt"), prompt)  # type: ignore[arg-type]
+            tokenizer = self._needed_tokenizer("a chat prompt")
+            return encode_prompt(tokenizer, prompt, chat=chat)  # type: ignore[arg-type]
         if any(isinstance(part, str) for part in parts):
             raise InvalidInput(
                 "a prompt is a text, chat messages or token ids; this is a list of texts: answer "
                 "several prompts with generate_batch"
             )
-        return token_ids(parts)  # type: ignore[arg-type]
+        if chat is not None:
+            chat.refuse("token ids")
+        return list(token_ids("the prompt must be a sequence of token ids", parts))
 
     def _jobs(
         self, prompts: Sequence[Prompt], options: Options, *, samples: bool = False
@@ -298,122 +289,32 @@ class LanguageModel:
         Every prompt gets the seed of the options, or a fresh one; `samples` of one prompt get one
         after the other.
         """
-        for name in options:
-            if name not in Options.__annotations__:
-                raise UnknownName.among("option", name, Options.__annotations__)
+        values = checked(options)
         if not prompts:
             raise InvalidInput("there is no prompt; give at least one")
-        sampling = {name: options[name] for name in _SAMPLING if name in options}  # type: ignore[literal-required]
-        params = SamplingParams(**sampling)
-        stops = checked.stop_strings(options.get("stop"))
-        stop_tokenizer = self._needed_tokenizer("stop strings") if stops else None
-        ends = checked.stop_token_ids(options.get("stop_token_ids"), self.target.info)
-        if not checked.flag("ignore_eos", options.get("ignore_eos", False)):
-            ends |= self.eos_token_ids
-        drafter = self._drafter(options)
-        controller = make_controller(
-            options.get("controller"),
-            options.get("num_draft_tokens"),
-            options.get("controller_options"),
-            drafter=drafter,
+        call = self._call(values)
+        chat = ChatOptions(
+            values["tools"],
+            values["chat_template_kwargs"] or {},
+            values["continue_final_message"],
+        )
+        first_seed = call.seed()
+        return [
+            call.job(
+                self.encode(prompt, chat),
+                (first_seed + number) % 2**64 if samples else call.seed(),
+            )
+            for number, prompt in enumerate(prompts)
+        ]
+
+    def _call(self, values: Mapping[str, Any]) -> Call:
+        return resolve(
+            values,
             target=self.target.info,
+            tokenizer=self.tokenizer,
+            eos_token_ids=self.eos_token_ids,
+            drafts=self._drafts,
         )
-        verifier = make_verifier(
-            options.get("verify"),
-            drafter,
-            options.get("verify_options"),
-            controller=controller,
-            repeatable=params.seed is not None and not params.is_greedy,
-        )
-        processors, draft_processors = (
-            checked.functions(name, options.get(name, ()))
-            for name in ("processors", "draft_processors")
-        )
-        check_processors(verifier, processors, draft_processors)
-        common: dict[str, Any] = {
-            "drafter": drafter,
-            "controller": controller,
-            "params": params,
-            "max_tokens": options.get("max_tokens", DEFAULT_MAX_TOKENS),
-            "min_tokens": options.get("min_tokens", 0),
-            "stop_token_ids": ends,
-            "processors": processors,
-            "draft_processors": draft_processors,
-            "logprobs": options.get("logprobs"),
-        }
-        promise = promise_of(verifier, params, self.target.info)
-        first_seed = _seed(params)
-        batch = []
-        for number, prompt in enumerate(prompts):
-            seed = (first_seed + number) % 2**64 if samples else _seed(params)
-            request = Request(
-                prompt=self.encode(prompt),
-                noise=SeededNoise(seed),
-                stop_rules=[StopStrings(stop_tokenizer, stops)] if stops else [],
-                **common,
-            )
-            length_limit(request, request.prompt, self.target.info)
-            text = None
-            if self.tokenizer is not None:
-                text = TextStream(self.tokenizer, stops, request.min_tokens)
-            batch.append(Job(request, verifier, promise, seed, text))
-        return batch
-
-    def _drafter(self, options: Options) -> Drafter:
-        return make_drafter(
-            options.get("drafter"),
-            options.get("drafter_options"),
-            options.get("draft_model"),
-            as_target=self._draft_target,
-            as_foreign=self._foreign,
-            encode=lambda text: encode_plain(self._needed_tokenizer("a text to draft from"), text),
-            fingerprint=self._fingerprint,
-        )
-
-    def _fingerprint(self) -> str | None:
-        return None if self.tokenizer is None else tokenizer_fingerprint(self.tokenizer)
-
-    def _draft_target(self, source: Any) -> Target:
-        """The target of a draft model: loaded, and compared with this one, once."""
-        if isinstance(getattr(source, "info", None), TargetInfo):
-            warn_of_vocabularies(self.target.info, source.info)
-            target: Target = source
-            return target
-        with self._lock:  # a second thread waits for the model rather than load it too
-            draft = self._draft(source)
-            if draft not in self._checked:
-                self._compare(draft)
-                self._checked.add(draft)
-        return draft.target
-
-    def _foreign(self, source: Any) -> Foreign:
-        """A draft model of any tokenizer, with both tokenizers."""
-        if isinstance(getattr(source, "info", None), TargetInfo):
-            return Foreign(source, self.tokenizer, None)
-        with self._lock:
-            draft = self._draft(source)
-        return Foreign(draft.target, self.tokenizer, draft.tokenizer)
-
-    def _draft(self, source: Any) -> LanguageModel:
-        """A draft model as it was given, loaded once."""
-        if isinstance(source, LanguageModel):
-            return source
-        if not isinstance(source, (str, Path)):
-            raise InvalidInput(
-                f"draft_model must be a name, a path or a loaded model; it is a "
-                f"{type(source).__name__}: load it first, with paceline.load(model, tokenizer)"
-            )
-        if str(source) not in self._drafts:
-            self._drafts[str(source)] = load(source)
-        return self._drafts[str(source)]
-
-    def _compare(self, draft: LanguageModel) -> None:
-        if self.tokenizer is None or draft.tokenizer is None:
-            warn_of_vocabularies(self.target.info, draft.target.info)
-        else:
-            check_same_tokenizer(
-                self.tokenizer, draft.tokenizer, target=self.name, draft=draft.name
-            )
 
     def _needed_tokenizer(self, purpose: str) -> Any:
         if self.tokenizer is None:
@@ -422,8 +323,3 @@ class LanguageModel:
                 "load, or give token ids"
             )
         return self.tokenizer
-
-
-def _seed(params: SamplingParams) -> int:
-    """The seed that was asked for, or a fresh one."""
-    return secrets.randbits(63) if params.seed is None else params.seed

@@ -5,7 +5,7 @@ Nothing here imports torch.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from paceline.core.traits import traits_of
@@ -37,6 +37,14 @@ class Choice(NamedTuple):
     settings: dict[str, Any]
     draft_model: Any
     parts: tuple[Choice | Drafter, ...] = ()
+
+    def with_draft_models(self) -> Iterator[Choice]:
+        """The choices, this one or its parts, that draft with a model."""
+        if self.draft_model is not None:
+            yield self
+        for part in self.parts:
+            if isinstance(part, Choice):
+                yield from part.with_draft_models()
 
 
 _COMBINED = "ngram,model"
@@ -213,6 +221,27 @@ def _settings_by_part(
             every = sorted({item for part in parts for item in known[part]})
             raise UnknownName.among(f"setting of drafters {', '.join(parts)}:", setting, every)
     return own, theirs
+
+
+def choose(
+    drafter: str | Sequence[str] | Drafter | None,
+    settings: Mapping[str, Any] | None = None,
+    draft_model: Any = None,
+) -> Choice | Drafter:
+    """As `choose_drafter`; a drafter, which has its settings, stays as it is.
+
+    Raises:
+        InvalidInput: see `choose_drafter`; a drafter, and settings or a draft model as well.
+    """
+    if drafter is None or isinstance(drafter, (str, list, tuple)):
+        return choose_drafter(drafter, settings, draft_model)
+    if settings or draft_model is not None:
+        raise InvalidInput(
+            "settings and a draft model go with a drafter given by name; the drafter given "
+            "has its settings already"
+        )
+    check_members("drafter", "drafter", drafter)
+    return drafter  # type: ignore[return-value]
 
 
 def checked_settings(settings: Any, of: str = "a drafter") -> dict[str, Any]:

@@ -25,6 +25,7 @@ class Job:
         promise: see `results.promise_of`.
         seed: of the request's noise.
         text: the text as it grows; None without a tokenizer.
+        draft: what was chosen for the draft model, in one line; None without one.
     """
 
     request: Request
@@ -32,6 +33,7 @@ class Job:
     promise: str
     seed: int
     text: TextStream | None
+    draft: str | None = None
 
     _metrics: Metrics = field(default_factory=Metrics, init=False)
     _tokens: list[int] = field(default_factory=list, init=False)
@@ -85,6 +87,7 @@ class Job:
             verifier=self.verifier.name,
             exact=self.verifier.exact,
             promise=self.promise,
+            draft=self.draft,
             metrics=self._metrics,
             decode_seconds=self._end - self._start,
             load_seconds=load_seconds,

@@ -5,103 +5,61 @@ Nothing here imports torch, so that a name is refused before anything heavy is l
 
 from __future__ import annotations
 
-import operator
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Literal
 
+from paceline.checks import token_ids
 from paceline.core.traits import traits_of
 from paceline.errors import InvalidInput
 from paceline.generate import plugins
-from paceline.generate.choice import Choice, check_members, checked_settings, choose_drafter
+from paceline.generate.choice import Choice, check_members, checked_settings
+from paceline.text.fingerprint import tokenizer_fingerprint
+from paceline.text.prompt import encode_plain
 
 if TYPE_CHECKING:
-    from paceline.core.protocols import Controller, Drafter, Target, Verifier
+    from paceline.core.protocols import Controller, Drafter, Verifier
     from paceline.core.target import TargetInfo
-
-
-class Foreign(NamedTuple):
-    """A draft model whose tokenizer may be another, and both tokenizers; None where unknown."""
-
-    target: Target
-    tokenizer: Any
-    draft_tokenizer: Any
+    from paceline.generate.draft_models import OpenDraft
 
 
 def make_drafter(
-    drafter: str | Sequence[str] | Drafter | None,
-    settings: Mapping[str, Any] | None,
-    draft_model: Any,
-    *,
-    as_target: Callable[[Any], Target],
-    as_foreign: Callable[[Any], Foreign],
-    encode: Callable[[str], Sequence[int]],
-    fingerprint: Callable[[], str | None] = lambda: None,
+    choice: Choice | Drafter, drafts: Mapping[int, OpenDraft], tokenizer: Any = None
 ) -> Drafter:
-    """Build the drafter of a call.
+    """Build the drafter that was chosen; a drafter stays as it is.
 
     Args:
-        drafter: a drafter, which then has its settings; or what `choose_drafter` takes.
-        settings, draft_model: see `choose_drafter`.
-        as_target: turns a draft model as it was given into a target. Called once it is sure that
-            the drafter takes one, since that may load it.
-        as_foreign: the same for drafters that take a draft model with another tokenizer.
-        encode: the token ids of a text amid others, for the setting `references`: a text, or a
-            list of texts and of token ids; and for `prediction`: a text or token ids.
-        fingerprint: of the target's tokenizer, None where that is not known; called for a drafter
-            with the setting `tokenizer_fingerprint`.
+        choice: see `choice.choose`.
+        drafts: the draft models that it names, see `draft_models.DraftModels.open`.
+        tokenizer: of the target, for drafters that translate, and for settings that may be text:
+            `references`, a text or a list of texts and of token ids, and `prediction`.
 
     Raises:
-        PacelineError: see `choose_drafter`; a setting that the drafter refuses.
+        InvalidInput: a setting that the drafter refuses, or text where there is no tokenizer.
     """
-    if drafter is not None and not isinstance(drafter, (str, list, tuple)):
-        if settings or draft_model is not None:
-            raise InvalidInput(
-                "settings and a draft model go with a drafter given by name; the drafter given "
-                "has its settings already"
-            )
-        check_members("drafter", "drafter", drafter)
-        return drafter  # type: ignore[return-value]
-    choice = choose_drafter(drafter, settings, draft_model)
-    return _build(choice, as_target, as_foreign, encode, fingerprint)
-
-
-def _build(
-    choice: Choice,
-    as_target: Callable[[Any], Target],
-    as_foreign: Callable[[Any], Foreign],
-    encode: Callable[[str], Sequence[int]],
-    fingerprint: Callable[[], str | None],
-) -> Drafter:
+    if not isinstance(choice, Choice):
+        return choice
     chosen = dict(choice.settings)
     plugin = plugins.find("drafter", choice.name)
-    if "tokenizer_fingerprint" in plugin.settings:
-        chosen.setdefault("tokenizer_fingerprint", fingerprint())
+    if "tokenizer_fingerprint" in plugin.settings and "tokenizer_fingerprint" not in chosen:
+        chosen["tokenizer_fingerprint"] = tokenizer and tokenizer_fingerprint(tokenizer)
     if "references" in chosen:
-        chosen["references"] = encode_references(chosen["references"], encode)
+        chosen["references"] = encode_references(chosen["references"], tokenizer)
     if "prediction" in chosen:
-        chosen["prediction"] = _token_ids("a prediction", chosen["prediction"], encode)
+        chosen["prediction"] = _encoded("a prediction", chosen["prediction"], tokenizer)
     if choice.draft_model is not None:
-        if plugin.traits.translates:
-            foreign = as_foreign(choice.draft_model)
-            found = {"tokenizer": foreign.tokenizer, "draft_tokenizer": foreign.draft_tokenizer}
-            chosen = {"model": foreign.target, **found, **chosen}
-        else:
-            chosen["model"] = as_target(choice.draft_model)
+        draft = drafts[id(choice.draft_model)]
+        tokenizers = {"tokenizer": tokenizer, "draft_tokenizer": draft.tokenizer}
+        found = tokenizers if plugin.traits.translates else {}
+        chosen = {"model": draft.target, **found, **chosen}
     if choice.parts:
-        chosen["drafters"] = tuple(
-            _build(part, as_target, as_foreign, encode, fingerprint)
-            if isinstance(part, Choice)
-            else part
-            for part in choice.parts
-        )
+        chosen["drafters"] = tuple(make_drafter(part, drafts, tokenizer) for part in choice.parts)
     made: Drafter = plugin.make(chosen)
     return made
 
 
 def make_verifier(
-    verify: str | Verifier | None,
+    rule: Verifier | None,
     drafter: Drafter,
-    settings: Mapping[str, Any] | None = None,
     *,
     controller: Controller | None = None,
     repeatable: bool = False,
@@ -109,50 +67,51 @@ def make_verifier(
     """The rule of a call.
 
     Args:
-        verify: a registered name, or a rule; None is the one that suits the drafter.
+        rule: what the user named, see `named_rule`; None takes the one that suits the drafter.
         drafter: whose drafts it is to verify.
-        settings: of a rule given by name.
         controller: that of the call.
         repeatable: the call samples and was given a seed, so it has to give the same text again.
             Where the draft lengths depend on the clock, the rule that is taken where none is named
             is then "coupling", whose text does not depend on what is drafted.
+
+    Example:
+        >>> from paceline.drafters.ngram import NgramDrafter
+        >>> make_verifier(None, NgramDrafter())
+        TokenVerifier()
+    """
+    if rule is not None:
+        return rule
+    coupled = repeatable and traits_of(controller).uses_clock
+    name = "coupling" if coupled else traits_of(drafter).default_verifier
+    made: Verifier = plugins.find("verifier", name).make({})
+    return made
+
+
+def named_rule(
+    verify: str | Verifier | None, settings: Mapping[str, Any] | None = None
+) -> Verifier | None:
+    """The rule that the user named; None where it was left to Paceline.
 
     Raises:
         UnknownName: no such rule, or no such setting of it.
         InvalidInput: a setting that the rule refuses, or settings without a name.
 
     Example:
-        >>> from paceline.drafters.ngram import NgramDrafter
-        >>> make_verifier("lenience", NgramDrafter(), {"lenience": 0.8})
+        >>> named_rule("lenience", {"lenience": 0.8})
         LenienceVerifier(lenience=0.8)
     """
     chosen = checked_settings(settings, "a rule")
-    if chosen and not isinstance(verify, str):
+    if isinstance(verify, str):
+        made: Verifier = plugins.find("verifier", verify).make(chosen)
+        return made
+    if chosen:
         raise InvalidInput(
-            "the settings of a rule go with one given by name: give verify, or leave them out"
+            f"{next(iter(chosen))!r} is a setting of a rule, and these go with one given by name: "
+            "name the rule too (verify), or leave it out"
         )
-    if verify is None:
-        verify = traits_of(drafter).default_verifier
-        if repeatable and traits_of(controller).uses_clock:
-            verify = "coupling"
-    if not isinstance(verify, str):
-        check_members("verifier", "verify", verify)
-        return verify
-    made: Verifier = plugins.find("verifier", verify).make(chosen)
-    return made
-
-
-def check_rule(verify: str | None, settings: Mapping[str, Any] | None) -> None:
-    """Refuse a rule, or settings of it, before anything is loaded.
-
-    Raises:
-        InvalidInput: see `make_verifier`.
-    """
-    chosen = checked_settings(settings, "a rule")
     if verify is not None:
-        plugins.find("verifier", verify).make(chosen)
-    elif chosen:
-        raise InvalidInput(f"{next(iter(chosen))!r} is a setting of a rule; name the rule too")
+        check_members("verifier", "verify", verify)
+    return verify
 
 
 def check_processors(
@@ -242,13 +201,11 @@ def make_controller(
     return made
 
 
-def encode_references(
-    references: Any, encode: Callable[[str], Sequence[int]]
-) -> tuple[tuple[int, ...], ...]:
+def encode_references(references: Any, tokenizer: Any = None) -> tuple[tuple[int, ...], ...]:
     """References as token ids. One text is one reference.
 
-    >>> encode_references(["ab", [7]], lambda text: [ord(letter) for letter in text])
-    ((97, 98), (7,))
+    >>> encode_references([[5, 6], (7,)])
+    ((5, 6), (7,))
     """
     if isinstance(references, str):
         references = [references]
@@ -257,17 +214,15 @@ def encode_references(
             "references must be a text, or a list of texts and of lists of token ids; it is "
             f"{references!r:.80}"
         )
-    return tuple(_token_ids("a reference", reference, encode) for reference in references)
+    return tuple(_encoded("a reference", reference, tokenizer) for reference in references)
 
 
-def _token_ids(what: str, given: Any, encode: Callable[[str], Sequence[int]]) -> tuple[int, ...]:
-    if isinstance(given, str):
-        return tuple(encode(given))
-    try:
-        if isinstance(given, (bytes, Mapping)):
-            raise TypeError
-        return tuple(operator.index(token) for token in given)
-    except TypeError:
+def _encoded(what: str, given: Any, tokenizer: Any) -> tuple[int, ...]:
+    if not isinstance(given, str):
+        return token_ids(f"{what} must be a text or a list of token ids", given)
+    if tokenizer is None:
         raise InvalidInput(
-            f"{what} must be a text or a list of token ids; it is {given!r:.80}"
-        ) from None
+            "a text to draft from needs the tokenizer of the target, and there is none; pass it, "
+            "or give token ids"
+        )
+    return tuple(encode_plain(tokenizer, given))

@@ -53,6 +53,7 @@ class Generation:
         metrics: what the rounds counted and took.
         decode_seconds: from the end of the prefill (in a batch: of the last one) to the last
             token, without the time that the reader of a stream takes.
+        draft: what was chosen for the draft model, in one line; None without one.
         load_seconds: what loading the model took, once.
         logprobs, top_logprobs: one a token, where they were asked for.
     """
@@ -69,6 +70,7 @@ class Generation:
     metrics: Metrics
     decode_seconds: float
     load_seconds: float = 0.0
+    draft: str | None = None
     logprobs: tuple[float, ...] | None = None
     top_logprobs: tuple[tuple[tuple[int, float], ...], ...] | None = None
 
@@ -93,6 +95,7 @@ class Generation:
             "verifier": self.verifier,
             "exact": self.exact,
             "promise": self.promise,
+            "draft": self.draft,
             **self.metrics.spec(),
         }
 

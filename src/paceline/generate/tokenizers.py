@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 from typing import TYPE_CHECKING, Any
 
@@ -38,13 +39,18 @@ def check_same_tokenizer(ours: Any, theirs: Any, *, target: str, draft: str) -> 
 
 
 def warn_of_vocabularies(target: TargetInfo, draft: TargetInfo) -> None:
-    """Where tokenizers cannot be compared: say so if the sizes differ by more than padding."""
+    """Where tokenizers cannot be compared: say once if the sizes differ by more than padding."""
     if abs(target.vocab_size - draft.vocab_size) > PADDING * target.vocab_size:
-        log.warning(
-            "the draft model %s has a vocabulary of %d tokens and %s one of %d: if their "
-            "tokenizers differ, hardly a draft token will be accepted",
-            draft.name,
-            draft.vocab_size,
-            target.name,
-            target.vocab_size,
-        )
+        _warn_once(target.name, target.vocab_size, draft.name, draft.vocab_size)
+
+
+@functools.lru_cache(maxsize=1024)
+def _warn_once(target: str, target_size: int, draft: str, draft_size: int) -> None:
+    log.warning(
+        "the draft model %s has a vocabulary of %d tokens and %s one of %d: if their tokenizers "
+        "differ, hardly a draft token will be accepted",
+        draft,
+        draft_size,
+        target,
+        target_size,
+    )

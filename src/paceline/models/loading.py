@@ -13,7 +13,7 @@ from torch import Tensor
 from paceline.checks import require_int
 from paceline.errors import InvalidInput, ModelError
 from paceline.kernels.packing import STORAGES, Storage, pack_modules
-from paceline.models import Progress, eos_token_ids, load_tokenizer, resolve
+from paceline.models import Files, Progress, eos_token_ids, load_tokenizer, resolve
 from paceline.targets.cached import Decoder
 from paceline.targets.dense import loading as dense
 from paceline.targets.dense.architecture import unsupported
@@ -37,23 +37,57 @@ class Loaded:
     eos_token_ids: frozenset[int]
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class FoundModel:
+    """A model on disk, before its weights are read.
+
+    Args:
+        files: where it is.
+        config: its configuration.
+        dtype: of its weights, once they are loaded.
+        tokenizer, eos_token_ids: see `Loaded`.
+        not_lean: why the lean decoder cannot take it; None where it can.
+        trust_remote_code: run the Python code that comes with it.
+    """
+
+    files: Files
+    config: Any
+    dtype: torch.dtype
+    tokenizer: Any
+    eos_token_ids: frozenset[int]
+    not_lean: str | None
+    trust_remote_code: bool
+
+
 def load_files(
     source: str | Path,
     *,
-    dtype: str | torch.dtype = "auto",
     storage: Storage = "auto",
     head_tokens: int | Iterable[int] | None = None,
+    **where: Any,
+) -> Loaded:
+    """Load a model by name, folder or file: `find_model`, which takes `where`, and its weights.
+
+    Raises:
+        PacelineError: see `find_model` and `load_weights`.
+    """
+    check_storage(storage)
+    return load_weights(find_model(source, **where), storage=storage, head_tokens=head_tokens)
+
+
+def find_model(
+    source: str | Path,
+    *,
+    dtype: str | torch.dtype = "auto",
     trust_remote_code: bool = False,
     allow_pickle: bool = False,
     progress: Progress | None = None,
-) -> Loaded:
-    """Load a model by name, folder or file. See `api.load` for the arguments.
+) -> FoundModel:
+    """Find a model by name, folder or file. See `api.load` for the arguments.
 
     Raises:
-        PacelineError: see `models.resolve` and `targets.hf.HFDecoder`.
+        PacelineError: see `models.resolve`.
     """
-    if storage not in STORAGES:
-        raise InvalidInput(f"storage must be one of {', '.join(STORAGES)}; it is {storage!r}")
     wanted = _dtype(dtype)
     files = resolve(
         source,
@@ -66,31 +100,56 @@ def load_files(
 
     config = AutoConfig.from_pretrained(files.folder, trust_remote_code=trust_remote_code)
     config.name_or_path = files.name
-    wanted = wanted or (torch.bfloat16 if config.dtype is torch.bfloat16 else torch.float32)
     tokenizer = load_tokenizer(files.folder, trust_remote_code=trust_remote_code)
-    ends = eos_token_ids(files.folder, tokenizer)
     safe = any(files.folder.glob("*.safetensors"))
-    reason = unsupported(config) if safe else "its weights are pickled"
-    if reason is None:
+    return FoundModel(
+        files,
+        config,
+        wanted or (torch.bfloat16 if config.dtype is torch.bfloat16 else torch.float32),
+        tokenizer,
+        eos_token_ids(files.folder, tokenizer),
+        unsupported(config) if safe else "its weights are pickled",
+        trust_remote_code,
+    )
+
+
+def load_weights(
+    model: FoundModel,
+    *,
+    storage: Storage = "auto",
+    head_tokens: int | Iterable[int] | None = None,
+) -> Loaded:
+    """Load the weights of a model. See `api.load` for the arguments.
+
+    Raises:
+        PacelineError: see `targets.hf.HFDecoder`.
+    """
+    tokenizer, ends, files = model.tokenizer, model.eos_token_ids, model.files
+    if model.not_lean is None:
         decoder: Decoder = dense.load(
             files.folder,
-            config,
-            dtype=wanted,
+            model.config,
+            dtype=model.dtype,
             storage=storage,
             # torch's int8 product is hardly faster than oneDNN's in bfloat16, and the head is
             # what tells close tokens apart.
             head_storage="auto" if storage == "int8" else storage,
-            head_ids=_head_ids(head_tokens, config.vocab_size, tokenizer, ends),
+            head_ids=_head_ids(head_tokens, model.config.vocab_size, tokenizer, ends),
         )
         return Loaded(decoder, tokenizer, ends)
     if storage.startswith("int") or head_tokens is not None:
         raise InvalidInput(
             f"int8 and int4 storage and a cut head need the lean decoder, which does not take "
-            f"{files.name}: {reason}; leave these options out"
+            f"{files.name}: {model.not_lean}; leave these options out"
         )
-    return Loaded(
-        _modules(files.folder, files.name, wanted, storage, trust_remote_code), tokenizer, ends
-    )
+    decoder = _modules(files.folder, files.name, model.dtype, storage, model.trust_remote_code)
+    return Loaded(decoder, tokenizer, ends)
+
+
+def check_storage(storage: Any) -> None:
+    """Refuse what is no kind of storage, before anything is fetched."""
+    if storage not in STORAGES:
+        raise InvalidInput(f"storage must be one of {', '.join(STORAGES)}; it is {storage!r}")
 
 
 def load_object(model: Any, tokenizer: Any, storage: Storage) -> Loaded:

@@ -2,12 +2,12 @@
 
 from paceline.text.detokenize import IncrementalDetokenizer
 from paceline.text.fingerprint import tokenizer_fingerprint
-from paceline.text.prompt import encode_plain, encode_prompt
-from paceline.text.stops import StopStrings, TextStream
+from paceline.text.prompt import ChatOptions, encode_plain, encode_prompt
+from paceline.text.stops import TextStream
 
 __all__ = [
+    "ChatOptions",
     "IncrementalDetokenizer",
-    "StopStrings",
     "TextStream",
     "encode_plain",
     "encode_prompt",

@@ -2,39 +2,51 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from paceline.errors import InvalidInput
 from paceline.text.detokenize import IncrementalDetokenizer
 
 
+class _Scanned(NamedTuple):
+    """What one token did to the text.
+
+    Args:
+        piece: the text that became final.
+        pending: the text after all pieces so far, if nothing follows.
+        found: where a stop string begins that this token completed, and which.
+    """
+
+    piece: str
+    pending: str
+    found: tuple[int, str] | None
+
+
 class _StopScanner:
     """Finds the first stop string to be completed, token by token."""
 
-    def __init__(self, tokenizer: Any, stops: str | Sequence[str]) -> None:
-        self.stops = _checked(stops)
-        self.detokenizer = IncrementalDetokenizer(tokenizer)
-        self._keep = max(map(len, self.stops), default=1) - 1
+    def __init__(self, tokenizer: Any, stops: Sequence[str]) -> None:
+        self._stops = stops
+        self._detokenizer = IncrementalDetokenizer(tokenizer)
+        self._keep = max(map(len, stops), default=1) - 1
         self._tail = ""  # the last final characters, as many as a stop string may begin in
         self._before = 0  # the final characters before the tail
         self._text = ""  # tail and pending text, as of the last token
 
-    def feed(self, token: int) -> tuple[str, tuple[int, str] | None]:
-        """Take in a token.
-
-        Returns the text that became final, and where a stop string begins that this token
-        completed, and which; the one that ends first, and of those the longest.
-        """
-        piece = self.detokenizer.feed([token])
-        if not self.stops:
-            return piece, None
+    def feed(self, token: int) -> _Scanned:
+        """Take in a token. Of stop strings, the one that ends first; of those the longest."""
+        piece = self._detokenizer.feed([token])
+        pending = self._detokenizer.pending
+        if not self._stops:
+            return _Scanned(piece, pending, None)
         final = self._tail + piece
-        text = final + self.detokenizer.pending
+        text = final + pending
         old = _common_length(self._text, text)
         found = [
             (begin + len(stop), begin, stop)
-            for stop in self.stops
+            for stop in self._stops
             if (begin := text.find(stop, max(0, old - len(stop) + 1))) >= 0
         ]
         result = None
@@ -43,59 +55,25 @@ class _StopScanner:
             result = self._before + begin, stop
         cut = max(0, len(final) - self._keep)
         self._before, self._tail, self._text = self._before + cut, final[cut:], text[cut:]
-        return piece, result
-
-
-class StopStrings:
-    """A stopping rule of the engine (`engine.StopRule`): ends the answer at a stop string.
-
-    The answer ends with the first token after which its text holds a stop string. The token ids
-    keep that token, and all of a stop string's tokens; the text is cut before the stop string,
-    which `TextStream` does. A stop string that a token completed which cannot be the last (of
-    the first `min_tokens`, say) is part of the text.
-
-    One object serves one answer.
-
-    Args:
-        tokenizer: of transformers.
-        stops: one string, or several; the one completed first ends the answer.
-
-    Raises:
-        InvalidInput: an empty stop string, or none at all.
-    """
-
-    def __init__(self, tokenizer: Any, stops: str | Sequence[str]) -> None:
-        self._scanner = _StopScanner(tokenizer, stops)
-        if not self._scanner.stops:
-            raise InvalidInput("there is no stop string; give at least one")
-        self._count = 0
-
-    def __call__(self, answer: Sequence[int], settled: int) -> int | None:
-        """The length to cut `answer` to, above `settled`; None where it goes on.
-
-        Args:
-            answer: all of its tokens so far.
-            settled: how many of them cannot be the last.
-        """
-        if len(answer) < self._count:
-            raise InvalidInput("a StopStrings serves one answer; make a new one for the next")
-        for token in answer[self._count :]:
-            self._count += 1
-            _, found = self._scanner.feed(token)
-            if found and self._count > settled:
-                return self._count
-        return None
+        return _Scanned(piece, pending, result)
 
 
 class TextStream:
-    """The text of an answer as it grows, safe to show: it is never taken back.
+    """The text of an answer as it grows, safe to show, and the rule that ends it at a stop string.
 
-    What may be the beginning of a stop string is held back until it is known not to be, and the
-    text ends before the stop string, as the answer does under `StopStrings`.
+    What may be the beginning of a stop string is held back until it is known not to be, so that no
+    text is ever taken back. An answer with stop strings ends with the first token after which its
+    text holds one: the token ids keep that token, and all of the stop string's tokens; the text
+    ends before the stop string. One that a token completed which cannot be the last (of the first
+    `min_tokens`, say) is part of the text.
+
+    The engine calls it as a rule (`engine.StopRule`) with tokens that it has not committed yet;
+    those that are then committed come by `feed`. Each is turned into text once. One object serves
+    one answer.
 
     Args:
         tokenizer: of transformers.
-        stops: one string, or several, or none.
+        stops: one string, or several, or none; the one completed first ends the answer.
         min_tokens: a stop string within fewer tokens is part of the text.
 
     Raises:
@@ -105,12 +83,15 @@ class TextStream:
     def __init__(
         self, tokenizer: Any, stops: str | Sequence[str] = (), min_tokens: int = 0
     ) -> None:
-        self._scanner = _StopScanner(tokenizer, stops)
+        self._stops = _checked(stops)
+        self._scanner = _StopScanner(tokenizer, self._stops)
         self._min_tokens = min_tokens
-        self._count = 0
+        self._ahead: deque[_Scanned] = deque()  # scanned by the rule, not fed yet
+        self._count = 0  # tokens that were fed
         self._pieces: list[str] = []
         self._length = 0  # of the pieces
         self._held = ""  # final, but maybe the beginning of a stop string
+        self._pending = ""  # after that, if nothing follows
         self.stop: str | None = None
         """The stop string that ended the text."""
 
@@ -119,28 +100,46 @@ class TextStream:
         """The text so far: all that `feed` and `finish` have returned."""
         return "".join(self._pieces)
 
+    def __call__(self, answer: Sequence[int], settled: int) -> int | None:
+        """The length to cut `answer` to, above `settled`; None where it goes on.
+
+        Args:
+            answer: all of its tokens so far; those of before must have been fed.
+            settled: how many of them cannot be the last.
+        """
+        scanned = self._count + len(self._ahead)
+        if len(answer) < scanned:
+            raise InvalidInput("a TextStream serves one answer; make a new one for the next")
+        for length, token in enumerate(answer[scanned:], start=scanned + 1):
+            self._ahead.append(self._scanner.feed(token))
+            if self._ahead[-1].found and length > settled:
+                return length
+        return None
+
     def feed(self, tokens: Sequence[int]) -> str:
         """Take in tokens and return the new text that is safe to show.
 
-        Tokens behind the one that completed a stop string change nothing.
+        Tokens after the one that completed a stop string change nothing.
         """
         begin = len(self._pieces)
         for token in tokens:
             if self.stop is not None:
                 break
             self._count += 1
-            piece, found = self._scanner.feed(token)
+            piece, self._pending, found = (
+                self._ahead.popleft() if self._ahead else self._scanner.feed(token)
+            )
             self._held += piece
             if found and self._count >= self._min_tokens:
                 begins, self.stop = found
-                self._show(self._held + self._scanner.detokenizer.pending, begins - self._length)
+                self._show(self._held + self._pending, begins - self._length)
             else:
                 self._show(self._held, len(self._held) - self._doubtful())
         return "".join(self._pieces[begin:])
 
     def finish(self) -> str:
         """Return the rest of the text. Nothing can follow."""
-        rest = self._held + self._scanner.detokenizer.finish()
+        rest, self._pending = self._held + self._pending, ""
         if self.stop is not None or not rest:
             return ""
         self._show(rest, len(rest))
@@ -157,7 +156,7 @@ class TextStream:
         return max(
             (
                 length
-                for stop in self._scanner.stops
+                for stop in self._stops
                 for length in range(1, len(stop))
                 if self._held.endswith(stop[:length])
             ),

@@ -13,6 +13,8 @@ import torch
 import paceline
 from paceline.controllers.fixed import FixedController
 from paceline.core.events import Finished, Round
+from paceline.core.target import TargetInfo
+from paceline.generate import tokenizers
 from paceline.integrations.huggingface import SpeculativeOutput, speculate
 from paceline.targets.cached import CachedTarget
 from paceline.targets.hf.decoder import HFDecoder
@@ -201,8 +203,8 @@ def test_a_draft_model_may_be_a_target_or_a_loaded_model() -> None:
             return_dict_in_generate=True,
             custom_generate=speculate(draft_model=draft_model),
         )
-        assert output.spec["drafter"] == "model"
-        assert output.spec["draft_acceptance_rate"] == 1
+        assert output.spec["drafter"] == "tree"
+        assert output.spec["draft"] == "as it was loaded; tree of one path with leaves"
         assert output.sequences[0].tolist() == [*REPETITIVE, *answer(model, REPETITIVE, 12)]
 
 
@@ -227,7 +229,7 @@ def test_a_draft_model_with_another_tokenizer_is_refused_where_both_are_known() 
     for options in ({"draft_model": draft}, {"drafter": "model", "model": draft}):
         with pytest.raises(paceline.errors.InvalidInput, match="another tokenizer than the target"):
             speculate(**options, tokenizer=others)
-        assert speculate(**options).drafter.name == "model", "nothing to compare with"
+        assert speculate(**options).draft_model is draft, "nothing to compare with"
 
 
 @pytest.mark.parametrize(("size", "told"), [(VOCAB, 0), (80, 1)])
@@ -237,8 +239,27 @@ def test_where_they_are_not_the_sizes_of_the_vocabularies_are_compared(
     model, draft = tiny("llama"), build("gpt2", vocab_size=size)
     for given in (draft, CachedTarget(HFDecoder(draft))):
         caplog.clear()
+        tokenizers._warn_once.cache_clear()
         same(model, {"draft_model": given}, input_ids=ids(REPETITIVE), max_new_tokens=4)
         assert len([text for text in caplog.messages if "a vocabulary of" in text]) == told
+
+
+def test_where_the_target_takes_no_trees_the_default_is_a_chain() -> None:
+    model = tiny("llama")
+    speculation = speculate(draft_model=model)
+    assert (speculation.drafter.name, speculation.chain_drafter.name) == ("tree", "model")
+    whole, none = TargetInfo("any", VOCAB, gives=frozenset({"tree"})), TargetInfo("any", VOCAB)
+    assert speculation._drafter_of_now(whole).name == "tree"
+    assert speculation._drafter_of_now(none).name == "model"
+    for options in ({"num_draft_tokens": 3}, {"verify": "token"}, {"drafter": "model"}):
+        assert speculate(draft_model=model, **options).drafter.name == "model"
+
+
+def test_how_a_draft_model_is_loaded_can_be_said(tmp_path: Path) -> None:
+    folder = tiny_folders.save(tmp_path)
+    speculation = speculate(draft_model=folder, draft_storage="int8", draft_head_tokens=64)
+    assert speculation.draft == "int8, 64 of 320 head tokens; tree of one path with leaves"
+    same(tiny_folders.model(), {"draft_model": folder}, input_ids=ids(REPETITIVE), max_new_tokens=8)
 
 
 def test_a_draft_model_may_be_a_setting() -> None:
@@ -286,7 +307,7 @@ def test_references_may_be_text() -> None:
 def test_a_draft_model_changes_with_its_owner() -> None:
     """The draft is of the model as it is when `generate` runs, modules included."""
     model, draft = tiny("llama"), build("llama")
-    speculation = speculate(draft_model=draft)
+    speculation = speculate("model", draft_model=draft)
 
     def rate() -> float:
         output = model.generate(
@@ -559,6 +580,8 @@ WRONG: dict[str, list[Any]] = {
     "controller": [5, FixedController, ""],
     "controller_options": [3, "fixed", {"num_draft_token": 3}, {3: 4}],
     "draft_model": [5, "name", [], object()],
+    "draft_storage": ["int4", "int2"],
+    "draft_head_tokens": [5, "most"],
     "verify": [5, ""],
     "verify_options": [5, "beta=1", {1: 2}, {"beta": 1}],
     "tokenizer": [5, "name"],

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import operator
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
+from paceline.checks import token_ids
 from paceline.core.target import TargetInfo
 from paceline.errors import InvalidInput
 
@@ -57,12 +57,10 @@ def reference_ids(references: Any) -> tuple[tuple[int, ...], ...]:
         >>> reference_ids([[1, 2], (3,)])
         ((1, 2), (3,))
     """
-    try:
-        return tuple(tuple(map(operator.index, reference)) for reference in references)
-    except TypeError:
-        raise InvalidInput(
-            f"references must be sequences of token ids; they are {references!r:.80}"
-        ) from None
+    expected = "references must be sequences of token ids"
+    if not isinstance(references, Iterable):
+        raise InvalidInput(f"{expected}; they are {references!r:.80}")
+    return tuple(token_ids(expected, reference) for reference in references)
 
 
 def check_vocabulary(what: str, tokens: Sequence[int], target: TargetInfo) -> None:

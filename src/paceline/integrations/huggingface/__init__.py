@@ -30,18 +30,20 @@ from paceline.core.traits import traits_of
 from paceline.engine.loop import Request, decode
 from paceline.engine.metrics import Metrics
 from paceline.errors import InvalidInput
-from paceline.generate.api import load
-from paceline.generate.options import stop_strings as checked_stop_strings
+from paceline.generate.api import load_draft
+from paceline.generate.choice import Choice, choose
+from paceline.generate.draft_models import DraftModels, OpenDraft, opened
+from paceline.generate.drafts import HeadTokens, default_choice, describe
+from paceline.generate.option_table import texts
 from paceline.generate.parts import (
-    Foreign,
     check_processors,
-    check_rule,
     make_controller,
     make_drafter,
     make_verifier,
+    named_rule,
 )
 from paceline.generate.results import promise_of
-from paceline.generate.tokenizers import check_same_tokenizer, warn_of_vocabularies
+from paceline.generate.tokenizers import warn_of_vocabularies
 from paceline.integrations.huggingface.answers import Answers
 from paceline.integrations.huggingface.caches import extend, open_slot, visible_cache
 from paceline.integrations.huggingface.processors import processors_of_row, pure_ones, split_warpers
@@ -52,10 +54,10 @@ from paceline.integrations.huggingface.refusals import (
     refuse_unsupported,
 )
 from paceline.integrations.huggingface.rows import Row
+from paceline.kernels.packing import Storage
 from paceline.sampling.noise import SeededNoise
 from paceline.targets.cached import PREFILL_ROWS, CachedTarget
 from paceline.targets.hf.choice import decoder_of
-from paceline.text import encode_plain, tokenizer_fingerprint
 
 
 @dataclass
@@ -81,6 +83,8 @@ def speculate(
     controller: str | Controller | None = None,
     controller_options: Mapping[str, Any] | None = None,
     draft_model: PreTrainedModel | Target | str | Path | Any = None,
+    draft_storage: Storage | None = None,
+    draft_head_tokens: HeadTokens = None,
     verify: str | Verifier | None = None,
     verify_options: Mapping[str, Any] | None = None,
     tokenizer: Any = None,
@@ -98,8 +102,9 @@ def speculate(
     number of them.
 
     Args:
-        drafter: a registered name, or a drafter; by default "model" where a draft model is given,
-            else "ngram". Several names, in a list or as in "ngram,model", take turns.
+        drafter: a registered name, or a drafter. By default "ngram", or with a draft model the tree
+            of one path with leaves where draft lengths are left to "auto" and models and rule take
+            trees, else "model". Several names, in a list or as in "ngram,model", take turns.
         num_draft_tokens: the most tokens that are drafted a round; None or "auto" leaves it to
             the controller.
         controller: a registered name, or a controller: how far to draft. By default "auto", which
@@ -107,9 +112,11 @@ def speculate(
         controller_options: settings of a controller given by name.
         draft_model: for drafters that need one: a model of `transformers`, one from
             `paceline.load`, or the name or path of one, which each call of `speculate` loads anew,
-            as it is and onto the CPU; with the tokenizer of the target. For the drafter "universal"
-            it may have another: of a model of `transformers` give that as the option
-            `draft_tokenizer`.
+            onto the CPU and as cheap as pays there; with the tokenizer of the target. For the
+            drafter "universal" it may have another: of a model of `transformers` give that as the
+            option `draft_tokenizer`.
+        draft_storage, draft_head_tokens: how a draft model given by name or path is loaded instead;
+            see `paceline.generate.api.load_draft`.
         verify: a registered rule, or a rule; None is the one that suits the drafter. Where draft
             lengths follow the clock, as with "auto", and the call samples, it is "coupling", so
             that the same seed gives the same text.
@@ -142,50 +149,40 @@ def speculate(
     _require(tokenizer, "tokenizer", "a tokenizer of transformers", "encode", "get_vocab")
     _require(streamer, "streamer", "a streamer of transformers", "put", "end")
     _require(on_event, "on_event", "a function", "__call__")
-    # What is wrong here is told before a draft model is loaded, which takes seconds.
-    if verify is None or isinstance(verify, str):
-        check_rule(verify, verify_options)
+    # What is wrong here is reported before a draft model is loaded, which takes seconds.
+    rule = named_rule(verify, verify_options)
     make_controller(controller, num_draft_tokens, controller_options)
-    strings = tuple(checked_stop_strings(stop_strings, option="stop_strings"))
+    strings = tuple(() if stop_strings is None else texts("stop_strings", stop_strings))
     if strings and tokenizer is None:
         raise InvalidInput("stop_strings needs the tokenizer; pass it to speculate as well")
-
-    def encode(text: str) -> list[int]:
-        if tokenizer is None:
-            raise InvalidInput("texts to draft from need the tokenizer; pass it as well")
-        return encode_plain(tokenizer, text)
-
-    loaded: dict[str, Any] = {}
-
-    def opened(source: Any) -> Any:
-        if not isinstance(source, (str, Path)):
-            return source
-        if str(source) not in loaded:
-            loaded[str(source)] = load(source)
-        return loaded[str(source)]
-
-    def foreign(source: Any) -> Foreign:
-        model = opened(source)
-        return Foreign(_draft_target(model), tokenizer, getattr(model, "tokenizer", None))
-
-    made = make_drafter(
-        drafter,
-        options,
-        draft_model,
-        as_target=lambda source: _draft_target(opened(source), tokenizer),
-        as_foreign=foreign,
-        encode=encode,
-        fingerprint=lambda: None if tokenizer is None else tokenizer_fingerprint(tokenizer),
-    )
+    choice = choose(drafter, options, draft_model)
+    drafts: dict[int, OpenDraft] = {}
+    if isinstance(choice, Choice):
+        models = DraftModels(None, tokenizer, load_draft)
+        drafts = models.open(choice, draft_storage, draft_head_tokens)
+    draft = next(iter(drafts.values()), None)
+    chain, told = choice, None
+    if isinstance(choice, Choice) and draft is not None:
+        if drafter is None:
+            choice = default_choice(
+                choice,
+                controller=controller,
+                num_draft_tokens=num_draft_tokens,
+                rule=rule,
+                target=None,
+                draft=draft.target.info,
+            )
+        told = describe(draft.form, choice)
+    made = make_drafter(choice, drafts, tokenizer)
     control = make_controller(controller, num_draft_tokens, controller_options, drafter=made)
     return Speculation(
-        verifier=make_verifier(verify, made, verify_options),
-        sampling_verifier=make_verifier(
-            verify, made, verify_options, controller=control, repeatable=True
-        ),
+        verifier=make_verifier(rule, made),
+        sampling_verifier=make_verifier(rule, made, controller=control, repeatable=True),
         controller=control,
         drafter=made,
-        draft_model=opened(options.get("model") if draft_model is None else draft_model),
+        chain_drafter=make_drafter(chain, drafts, tokenizer),
+        draft_model=None if draft is None else draft.source,
+        draft=told,
         tokenizer=tokenizer,
         stop_strings=strings,
         streamer=streamer,
@@ -199,7 +196,9 @@ class Speculation:
     """A `custom_generate` for `model.generate`. Make it with `speculate`."""
 
     drafter: Drafter
+    chain_drafter: Drafter
     draft_model: Any
+    draft: str | None
     controller: Controller
     verifier: Verifier
     sampling_verifier: Verifier
@@ -271,9 +270,9 @@ class Speculation:
         # As in `generate`, the first token comes whatever the criteria say.
         longest = criteria.max_length
         max_tokens = None if longest is None else max(1, longest - input_ids.shape[1])
-        seed, drafter = self._seed(params), self._drafter_of_now(decoder.info)
-        verifier = self.verifier if params.is_greedy else self.sampling_verifier
         target = CachedTarget(decoder, prefill_rows=config.prefill_chunk_size or PREFILL_ROWS)
+        seed, drafter = self._seed(params), self._drafter_of_now(target.info)
+        verifier = self.verifier if params.is_greedy else self.sampling_verifier
         if streamer is None and self.streamer is not None:
             streamer = self.streamer
             streamer.put(input_ids.cpu())
@@ -321,13 +320,16 @@ class Speculation:
                 "verifier": verifier.name,
                 "exact": verifier.exact,
                 "promise": promise_of(verifier, params, target.info),
+                "draft": self.draft,
                 **metrics.spec(),
             },
         )
 
     def _drafter_of_now(self, target: TargetInfo) -> Drafter:
         """The drafter with the draft model as it is: it may have got an adapter, say, or moved."""
-        return self._with_model_of_now(self.drafter, target)
+        # A tree that nobody asked for gives way where the target takes none.
+        takes = self.drafter.needs <= target.gives
+        return self._with_model_of_now(self.drafter if takes else self.chain_drafter, target)
 
     def _with_model_of_now(self, drafter: Any, target: TargetInfo) -> Drafter:
         traits = traits_of(drafter)
@@ -336,7 +338,7 @@ class Speculation:
             drafter = replace(drafter, drafters=parts)
         elif traits.needs_draft_model:  # it is `model`, see `core.traits`
             if isinstance(self.draft_model, nn.Module):
-                drafter = replace(drafter, model=_draft_target(self.draft_model))
+                drafter = replace(drafter, model=opened(self.draft_model).target)
             known = None not in (self.tokenizer, getattr(self.draft_model, "tokenizer", None))
             if not known and not traits.translates:
                 warn_of_vocabularies(target, drafter.model.info)
@@ -349,27 +351,6 @@ class Speculation:
         if self.seed is not None:
             return self.seed
         return int(torch.randint(2**63 - 1, ()))
-
-
-def _draft_target(draft_model: Any, tokenizer: Any = None) -> Target:
-    """The target behind what the user has: a model of transformers, a loaded one, a target.
-
-    A loaded model brings its tokenizer, which is compared with that of the target where it is
-    known.
-    """
-    if isinstance(draft_model, nn.Module):
-        return CachedTarget(decoder_of(draft_model))
-    # What `paceline.load` returns holds its target.
-    target: Target = getattr(draft_model, "target", draft_model)
-    if not isinstance(getattr(target, "info", None), TargetInfo):
-        raise InvalidInput(
-            f"draft_model must be a model of transformers, one from paceline.load, or the name or "
-            f"path of one; it is {draft_model!r:.80}"
-        )
-    own = getattr(draft_model, "tokenizer", None)
-    if tokenizer is not None and own is not None:
-        check_same_tokenizer(tokenizer, own, target="the target", draft=target.info.name)
-    return target
 
 
 def _require(given: Any, option: str, what: str, *members: str) -> None:

@@ -76,13 +76,12 @@ def _method(item: Mapping[str, Any]) -> MeasuredAcceptance:
         raise TypeError("names of methods, drafters and draft models must be texts")
     if not isinstance(item.get("settings") or {}, Mapping):
         raise TypeError("settings must map names to values")
-    if not isinstance(item.get("draft_head_tokens") or 0, int):
-        raise TypeError("draft_head_tokens must be a whole number")
+    head = item.get("draft_head_tokens")
+    if head != "all" and not isinstance(head or 0, int):
+        raise TypeError("draft_head_tokens must be a whole number, or all")
     draft = None
     if (name := item.get("draft_model")) is not None:
-        draft = DraftSource(
-            name, item.get("draft_storage") or "auto", item.get("draft_head_tokens")
-        )
+        draft = DraftSource(name, item.get("draft_storage"), head)
     return MeasuredAcceptance(
         name=item["name"],
         drafter=item["drafter"],

@@ -168,7 +168,7 @@ def _paceline(choice: Choice) -> str:
     words += ["--drafter", choice.drafter, "-k", choice.num_draft_tokens]
     if choice.draft is not None:
         words += ["--draft-model", choice.draft.name]
-        if choice.draft.storage != "auto":
+        if choice.draft.storage is not None:
             words += ["--draft-storage", choice.draft.storage]
         if choice.draft.head_tokens is not None:
             words += ["--draft-head-tokens", choice.draft.head_tokens]

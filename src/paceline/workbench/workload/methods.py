@@ -14,7 +14,7 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from paceline.errors import InvalidInput, UnknownName
 from paceline.generate import plugins
@@ -35,13 +35,14 @@ class DraftSource(NamedTuple):
 
     Args:
         name: as `paceline.load` takes it.
-        storage: of its weights.
-        head_tokens: the size that its output head is cut to; None leaves it whole.
+        storage: of its weights; None is as cheap as pays on this machine, as is that of
+            `paceline.generate.api.load_draft`.
+        head_tokens: the size that its output head is cut to, or "all"; None is likewise.
     """
 
     name: str
-    storage: str = "auto"
-    head_tokens: int | None = None
+    storage: str | None = None
+    head_tokens: int | Literal["all"] | None = None
 
 
 @dataclass(frozen=True)
@@ -255,12 +256,18 @@ def _draft_source(
     # What the options say of the default draft model does not hold for another one.
     base = default if default is not None and name == default.name else DraftSource(name)
     storage = own.get("storage", base.storage)
-    if storage not in STORAGES:
+    if storage is not None and storage not in STORAGES:
         raise _malformed(text, f"storage is one of {', '.join(STORAGES)}; it is {storage!r}")
     head = own.get("head_tokens")
-    if head is not None and (not head.isdecimal() or int(head) < 1):
-        raise _malformed(text, f"head_tokens must be a whole number above 0; it is {head!r}")
-    return DraftSource(name, storage, base.head_tokens if head is None else int(head))
+    if head is None:
+        return DraftSource(name, storage, base.head_tokens)
+    if head == "all":
+        return DraftSource(name, storage, "all")
+    if not head.isdecimal() or int(head) < 1:
+        raise _malformed(
+            text, f"head_tokens must be a whole number above 0, or all; it is {head!r}"
+        )
+    return DraftSource(name, storage, int(head))
 
 
 def _length(text: str, value: str | None) -> int | str | None:

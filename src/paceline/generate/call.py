@@ -1,0 +1,182 @@
+"""One call: its options resolved into parts, from which each prompt gets its request."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from paceline.core.protocols import Controller, Drafter, Verifier
+from paceline.core.sampling import SamplingParams
+from paceline.core.target import TargetInfo
+from paceline.engine.request import Request, length_limit
+from paceline.errors import InvalidInput
+from paceline.generate.choice import Choice, choose
+from paceline.generate.draft_models import DraftModels, OpenDraft
+from paceline.generate.drafts import default_choice, describe
+from paceline.generate.jobs import Job
+from paceline.generate.options import stop_token_ids
+from paceline.generate.parts import (
+    check_processors,
+    make_controller,
+    make_drafter,
+    make_verifier,
+    named_rule,
+)
+from paceline.generate.results import promise_of
+from paceline.sampling.noise import SeededNoise
+from paceline.sampling.warp import Processor
+from paceline.text import TextStream
+
+_SAMPLING = SamplingParams.__dataclass_fields__.keys()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Call:
+    """What every prompt of a call shares.
+
+    Args:
+        target, tokenizer: of the model that answers.
+        drafter, controller, verifier: the parts.
+        draft: what was chosen for the draft model, in one line; None without one.
+        params: how a token is drawn.
+        stops: the texts that end an answer.
+        stop_token_ids: the tokens that do.
+        max_tokens, min_tokens, logprobs, processors, draft_processors: see `Request`.
+    """
+
+    target: TargetInfo
+    tokenizer: Any
+    drafter: Drafter
+    controller: Controller
+    verifier: Verifier
+    draft: str | None
+    params: SamplingParams
+    stops: Sequence[str]
+    stop_token_ids: frozenset[int]
+    max_tokens: int | None
+    min_tokens: int
+    logprobs: int | None
+    processors: Sequence[Processor]
+    draft_processors: Sequence[Processor]
+
+    def seed(self) -> int:
+        """The seed that was asked for, or a fresh one."""
+        return secrets.randbits(63) if self.params.seed is None else self.params.seed
+
+    def job(self, prompt: Sequence[int], seed: int) -> Job:
+        """The answer to one prompt, in the making.
+
+        Raises:
+            InvalidInput: a prompt that cannot be answered with these options.
+        """
+        text = None
+        if self.tokenizer is not None:
+            text = TextStream(self.tokenizer, self.stops, self.min_tokens)
+        request = Request(
+            prompt=prompt,
+            drafter=self.drafter,
+            controller=self.controller,
+            noise=SeededNoise(seed),
+            params=self.params,
+            max_tokens=self.max_tokens,
+            min_tokens=self.min_tokens,
+            stop_token_ids=self.stop_token_ids,
+            stop_rules=[text] if text is not None and self.stops else [],
+            processors=self.processors,
+            draft_processors=self.draft_processors,
+            logprobs=self.logprobs,
+        )
+        length_limit(request, prompt, self.target)
+        promise = promise_of(self.verifier, self.params, self.target)
+        return Job(request, self.verifier, promise, seed, text, self.draft)
+
+
+def resolve(
+    values: Mapping[str, Any],
+    *,
+    target: TargetInfo,
+    tokenizer: Any,
+    eos_token_ids: frozenset[int],
+    drafts: DraftModels,
+) -> Call:
+    """Turn options into the parts of a call; what can be wrong with them is found here.
+
+    Args:
+        values: every option of the Python door, see `options.checked`.
+        target, tokenizer, eos_token_ids: of the model that answers.
+        drafts: its draft models; one given by name is loaded, once.
+
+    Raises:
+        PacelineError: options that cannot be used, alone or together.
+    """
+    params = SamplingParams(**{name: values[name] for name in _SAMPLING})
+    rule = named_rule(values["verify"], values["verify_options"])
+    choice = choose(values["drafter"], values["drafter_options"], values["draft_model"])
+    ends = stop_token_ids(values["stop_token_ids"], target)
+    if values["stop"] and tokenizer is None:
+        raise InvalidInput(
+            f"stop needs a tokenizer, and {target.name} was loaded without one; pass it to "
+            "load, or give stop_token_ids"
+        )
+    opened: dict[int, OpenDraft] = {}
+    draft = None
+    if isinstance(choice, Choice):
+        opened = drafts.open(choice, values["draft_storage"], values["draft_head_tokens"])
+        choice, draft = _with_default(choice, values, rule, target, opened)
+    drafter = make_drafter(choice, opened, tokenizer)
+    controller = make_controller(
+        values["controller"],
+        values["num_draft_tokens"],
+        values["controller_options"],
+        drafter=drafter,
+        target=target,
+    )
+    verifier = make_verifier(
+        rule,
+        drafter,
+        controller=controller,
+        repeatable=params.seed is not None and not params.is_greedy,
+    )
+    check_processors(verifier, values["processors"], values["draft_processors"])
+    return Call(
+        target=target,
+        tokenizer=tokenizer,
+        drafter=drafter,
+        controller=controller,
+        verifier=verifier,
+        draft=draft,
+        params=params,
+        stops=values["stop"],
+        stop_token_ids=ends if values["ignore_eos"] else ends | eos_token_ids,
+        max_tokens=values["max_tokens"],
+        min_tokens=values["min_tokens"],
+        logprobs=values["logprobs"],
+        processors=values["processors"],
+        draft_processors=values["draft_processors"],
+    )
+
+
+def _with_default(
+    choice: Choice,
+    values: Mapping[str, Any],
+    rule: Verifier | None,
+    target: TargetInfo,
+    opened: Mapping[int, OpenDraft],
+) -> tuple[Choice, str | None]:
+    """The choice once the draft model is known, and what was chosen for it, in words."""
+    parts = list(choice.with_draft_models())
+    if not parts:
+        return choice, None
+    model = opened[id(parts[0].draft_model)]
+    if values["drafter"] is None:
+        choice = default_choice(
+            choice,
+            controller=values["controller"],
+            num_draft_tokens=values["num_draft_tokens"],
+            rule=rule,
+            target=target,
+            draft=model.target.info,
+        )
+    return choice, describe(model.form, choice)

@@ -1,0 +1,127 @@
+"""The draft models of one target: each is loaded once, and compared with the target once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from threading import Lock
+from typing import Any, NamedTuple
+from weakref import WeakSet
+
+from torch import nn
+
+from paceline.core.protocols import Target
+from paceline.core.target import TargetInfo
+from paceline.errors import InvalidInput
+from paceline.generate import plugins
+from paceline.generate.choice import Choice
+from paceline.generate.drafts import DraftForm, HeadTokens
+from paceline.generate.tokenizers import check_same_tokenizer, warn_of_vocabularies
+from paceline.kernels.packing import Storage
+from paceline.targets.cached import CachedTarget
+from paceline.targets.hf.choice import decoder_of
+
+
+class OpenDraft(NamedTuple):
+    """A draft model that is ready.
+
+    Args:
+        source: what it was made of: a loaded model, a target, or a model of `transformers`.
+        target: it.
+        tokenizer: its own; None where it is not known.
+        form: how it was loaded, where that was chosen by `drafts.cheapest_form`.
+    """
+
+    source: Any
+    target: Target
+    tokenizer: Any = None
+    form: DraftForm | None = None
+
+
+Opener = Callable[[str | Path, Storage | None, HeadTokens], Any]
+"""Loads a draft model, as `api.load_draft` does."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class DraftModels:
+    """The draft models of one target.
+
+    Args:
+        target: what is known of the target; None where that comes with each call.
+        tokenizer: its tokenizer; None where it is not known.
+        load: loads one by name or path.
+    """
+
+    target: TargetInfo | None
+    tokenizer: Any
+    load: Opener
+    _loaded: dict[Any, Any] = field(default_factory=dict, repr=False)
+    _compared: WeakSet[Any] = field(default_factory=WeakSet, repr=False)
+    _lock: Lock = field(default_factory=Lock, repr=False)
+
+    def open(
+        self, choice: Choice, storage: Storage | None = None, head_tokens: HeadTokens = None
+    ) -> dict[int, OpenDraft]:
+        """The draft models that a choice names, by the `id` of what names them.
+
+        Raises:
+            PacelineError: one that cannot be loaded, or does not go with the target.
+        """
+        found: dict[int, OpenDraft] = {}
+        for part in choice.with_draft_models():
+            translates = plugins.find("drafter", part.name).traits.translates
+            with self._lock:  # a second thread waits for the model rather than load it too
+                draft = opened(self._source(part.draft_model, storage, head_tokens))
+                if not translates:
+                    self._compare(draft)
+            found[id(part.draft_model)] = draft
+        if (storage is not None or head_tokens is not None) and not found:
+            raise InvalidInput(
+                "draft_storage and draft_head_tokens go with a draft model; give draft_model, or "
+                "leave them out"
+            )
+        return found
+
+    def _source(self, given: Any, storage: Storage | None, head_tokens: HeadTokens) -> Any:
+        if isinstance(given, (str, Path)):
+            key = str(given), storage, head_tokens
+            if key not in self._loaded:
+                self._loaded[key] = self.load(given, storage, head_tokens)
+            return self._loaded[key]
+        if storage is not None or head_tokens is not None:
+            raise InvalidInput(
+                "draft_storage and draft_head_tokens say how a draft model is loaded, and the one "
+                "given is loaded; give its name or path, or leave them out"
+            )
+        return given
+
+    def _compare(self, draft: OpenDraft) -> None:
+        target, own = self.target, draft.target.info
+        if self.tokenizer is None or draft.tokenizer is None:
+            if target is not None:
+                warn_of_vocabularies(target, own)
+        elif draft.source not in self._compared:
+            name = "the target" if target is None else target.name
+            check_same_tokenizer(self.tokenizer, draft.tokenizer, target=name, draft=own.name)
+            self._compared.add(draft.source)
+
+
+def opened(source: Any) -> OpenDraft:
+    """A draft model in any form but a name: a loaded one, a target, or one of `transformers`.
+
+    Raises:
+        InvalidInput: something else.
+    """
+    if isinstance(source, nn.Module):
+        return OpenDraft(source, CachedTarget(decoder_of(source)))
+    # What `load` returns holds its target.
+    target = getattr(source, "target", source)
+    if not isinstance(getattr(target, "info", None), TargetInfo):
+        raise InvalidInput(
+            f"draft_model must be a model of transformers, one from paceline.load, or the name or "
+            f"path of one; it is {source!r:.80}"
+        )
+    return OpenDraft(
+        source, target, getattr(source, "tokenizer", None), getattr(source, "form", None)
+    )

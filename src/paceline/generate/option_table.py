@@ -1,0 +1,300 @@
+"""The table of the options of a call, for every door: meaning, default, range and spelling.
+
+Nothing here imports torch, so that the command line can read it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from paceline.checks import require_int
+from paceline.errors import InvalidInput
+
+DEFAULT_MAX_TOKENS = 256
+
+Kind = Literal["any", "whole", "flag", "texts", "functions", "mapping"]
+Door = Literal["python", "command line", "huggingface"]
+
+EVERYWHERE: frozenset[Door] = frozenset({"python", "command line", "huggingface"})
+_HERE: frozenset[Door] = frozenset({"python", "command line"})
+_PYTHON: frozenset[Door] = frozenset({"python"})
+
+MODEL, PROMPT, DRAFTING = "Model", "Prompt", "Drafting"
+SAMPLING, LENGTH, OUTPUT = "Sampling", "Length", "Output"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Option:
+    """What is known of one option.
+
+    Args:
+        about: what it means, in one or two sentences.
+        panel: under which the command line lists it.
+        flags: how the command line spells it.
+        metavar: what stands for its value there.
+        default: what holds where it is left out.
+        kind: how a value is checked; "any" leaves that to the part that takes it.
+        low, high: the range of a whole number.
+        may_be_none: whether None, which then means "left to Paceline", is a value.
+        doors: which take it.
+    """
+
+    about: str
+    panel: str
+    flags: tuple[str, ...] = ()
+    metavar: str = ""
+    default: Any = None
+    kind: Kind = "any"
+    low: int = 0
+    high: int | None = None
+    may_be_none: bool = True
+    doors: frozenset[Door] = _HERE
+
+    def check(self, name: str, value: Any) -> Any:
+        """The value in the one form that the parts take.
+
+        Raises:
+            InvalidInput: a value of another kind, or outside of the range.
+        """
+        if value is None and self.may_be_none:
+            return [] if self.kind == "texts" else None
+        if self.kind == "whole":
+            return require_int(name, value, low=self.low, high=self.high)
+        if self.kind == "flag":
+            return _flag(name, value)
+        if self.kind == "texts":
+            return texts(name, value)
+        if self.kind == "functions":
+            return _functions(name, value)
+        if self.kind == "mapping":
+            return _mapping(name, value)
+        return value
+
+
+def _draft(about: str, **more: Any) -> Option:
+    return Option(about=about, panel=DRAFTING, **more)
+
+
+def _sampling(about: str, *flags: str, metavar: str = "X", default: Any = None) -> Option:
+    doors = _HERE if flags else _PYTHON
+    return Option(
+        about=about, panel=SAMPLING, flags=flags, metavar=metavar, default=default, doors=doors
+    )
+
+
+TABLE: Mapping[str, Option] = {
+    "drafter": _draft(
+        "How to draft; `paceline drafters` lists the names. Several, as in ngram,model, take "
+        "turns. Default: ngram; with a draft model the tree of one path with leaves under auto, "
+        "else model.",
+        flags=("--drafter", "-d"),
+        metavar="NAME",
+        doors=EVERYWHERE,
+    ),
+    "drafter_options": _draft(
+        "Any other setting of the drafter. Repeatable.",
+        flags=("--drafter-option",),
+        metavar="NAME=VALUE",
+    ),
+    "draft_model": _draft(
+        "A smaller model with the same tokenizer; for --drafter universal with any. It is loaded "
+        "as cheap as pays on this machine, since drafts are verified.",
+        flags=("--draft-model",),
+        metavar="NAME|FOLDER|GGUF",
+        doors=EVERYWHERE,
+    ),
+    "draft_storage": _draft(
+        "Weights of the draft model: auto, plain or packed; int8 and int4 are coarser and faster. "
+        "Default: int4 where that is fast.",
+        flags=("--draft-storage",),
+        metavar="KIND",
+        doors=EVERYWHERE,
+    ),
+    "draft_head_tokens": _draft(
+        "Let the draft model propose only its N most frequent tokens and those of the text, or "
+        "all. Default: 48,000 where its vocabulary is clearly larger.",
+        flags=("--draft-head-tokens",),
+        metavar="N|all",
+        doors=EVERYWHERE,
+    ),
+    "controller": _draft(
+        "How the draft length is chosen: auto, fixed, or a rule of the literature. Default: auto, "
+        "or fixed with -k N.",
+        flags=("--controller",),
+        metavar="NAME",
+        doors=EVERYWHERE,
+    ),
+    "controller_options": _draft(
+        "A setting of the controller. Repeatable.",
+        flags=("--controller-option",),
+        metavar="NAME=VALUE",
+        doors=EVERYWHERE,
+    ),
+    "num_draft_tokens": _draft(
+        "Draft tokens per round: auto (as many as pay, possibly 0), or exactly N. With another "
+        "controller, at most N. Default: auto.",
+        flags=("--num-draft-tokens", "-k"),
+        metavar="auto|N",
+        doors=EVERYWHERE,
+    ),
+    "verify": _draft(
+        "The rule that accepts drafts; left out, the one that suits the drafter, and with --seed "
+        "and -k auto coupling, by which a seed gives the same tokens whatever is drafted. typical, "
+        "lenience and top-beta are not exact: they change what the target would say.",
+        flags=("--verify",),
+        metavar="NAME",
+        doors=EVERYWHERE,
+    ),
+    "verify_options": _draft(
+        "A setting of the rule, of lossy ones say. Repeatable.",
+        flags=("--verify-option",),
+        metavar="NAME=VALUE",
+        doors=EVERYWHERE,
+    ),
+    "tools": Option(
+        about="The tools that the model may call, as a JSON file of their schemas, for its chat "
+        "template.",
+        panel=PROMPT,
+        flags=("--tools",),
+        metavar="FILE",
+    ),
+    "chat_template_kwargs": Option(
+        about="A value for the chat template, such as enable_thinking=false. Repeatable.",
+        panel=PROMPT,
+        flags=("--chat-option",),
+        metavar="NAME=VALUE",
+        kind="mapping",
+    ),
+    "continue_final_message": Option(
+        about="Continue the last message, which is the beginning of the model's answer.",
+        panel=PROMPT,
+        flags=("--continue-final-message",),
+        default=False,
+        kind="flag",
+        may_be_none=False,
+    ),
+    "temperature": _sampling("0 takes the most probable token.", "--temperature", default=0.0),
+    "top_k": _sampling(
+        "Keep the k most probable tokens; 0: all.", "--top-k", metavar="N", default=0
+    ),
+    "top_p": _sampling("Keep the most probable tokens with this mass.", "--top-p", default=1.0),
+    "min_p": _sampling(
+        "Keep tokens of at least this times the probability of the best.", "--min-p", default=0.0
+    ),
+    "repetition_penalty": _sampling(
+        "Above 1: tokens of the prompt and answer become less probable.",
+        "--repetition-penalty",
+        default=1.0,
+    ),
+    "presence_penalty": _sampling(
+        "Subtracted from the logits of tokens in the answer.", "--presence-penalty", default=0.0
+    ),
+    "frequency_penalty": _sampling(
+        "The same, once for each time the token stands there.", "--frequency-penalty", default=0.0
+    ),
+    "logit_bias": _sampling("Added to the logits, by token id.", default={}),
+    "allowed_token_ids": _sampling("Only these tokens may come out."),
+    "banned_token_ids": _sampling("These tokens may not come out.", default=()),
+    "seed": Option(
+        about="The same seed gives the same answer.",
+        panel=SAMPLING,
+        flags=("--seed",),
+        metavar="N",
+        doors=EVERYWHERE,
+    ),
+    "max_tokens": Option(
+        about="The longest answer, in tokens.",
+        panel=LENGTH,
+        flags=("--max-tokens",),
+        metavar="N",
+        default=DEFAULT_MAX_TOKENS,
+        kind="whole",
+    ),
+    "min_tokens": Option(
+        about="The shortest answer, in tokens.",
+        panel=LENGTH,
+        flags=("--min-tokens",),
+        metavar="N",
+        default=0,
+        kind="whole",
+        may_be_none=False,
+    ),
+    "stop": Option(
+        about="A text that ends the answer and is not part of it. Repeatable.",
+        panel=LENGTH,
+        flags=("--stop",),
+        metavar="TEXT",
+        kind="texts",
+    ),
+    "stop_token_ids": Option(
+        about="Tokens that end the answer, besides the model's own.", panel=LENGTH, doors=_PYTHON
+    ),
+    "ignore_eos": Option(
+        about="Go on when the model says that the answer ends.",
+        panel=LENGTH,
+        default=False,
+        kind="flag",
+        may_be_none=False,
+        doors=_PYTHON,
+    ),
+    "logprobs": Option(
+        about="With --json: log-probabilities, and those of the N most probable tokens.",
+        panel=OUTPUT,
+        flags=("--logprobs",),
+        metavar="N",
+        kind="whole",
+    ),
+    "processors": Option(
+        about="Functions from the token ids so far and logits to logits.",
+        panel=SAMPLING,
+        default=(),
+        kind="functions",
+        may_be_none=False,
+        doors=_PYTHON,
+    ),
+    "draft_processors": Option(
+        about="Those of the processors that may run on draft logits too, having no state.",
+        panel=SAMPLING,
+        default=(),
+        kind="functions",
+        may_be_none=False,
+        doors=_PYTHON,
+    ),
+}
+
+
+def texts(name: str, given: Any) -> list[str]:
+    """The texts that end an answer; one text is one.
+
+    >>> texts("stop", "END")
+    ['END']
+    """
+    if isinstance(given, (bytes, Mapping)) or not isinstance(given, Iterable):
+        raise InvalidInput(f"{name} must be a text or a list of texts; it is {given!r:.80}")
+    found = [given] if isinstance(given, str) else list(given)
+    for text in found:
+        if not isinstance(text, str) or not text:
+            raise InvalidInput(f"a stop string must be a text of at least one character: {text!r}")
+    return found
+
+
+def _flag(name: str, given: Any) -> bool:
+    """True or False, and nothing that only counts as one of them."""
+    if not isinstance(given, bool):
+        raise InvalidInput(f"{name} must be True or False; it is {given!r:.80}")
+    return given
+
+
+def _functions(name: str, given: Any) -> tuple[Any, ...]:
+    found: tuple[Any, ...] = tuple(given) if isinstance(given, Iterable) else (None,)
+    if not all(map(callable, found)):
+        raise InvalidInput(f"{name} must be a list of functions; it is {given!r:.80}")
+    return found
+
+
+def _mapping(name: str, given: Any) -> dict[str, Any]:
+    if not isinstance(given, Mapping) or not all(isinstance(key, str) for key in given):
+        raise InvalidInput(f"{name} must map names to values; it is {given!r:.80}")
+    return dict(given)
