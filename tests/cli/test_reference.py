@@ -11,7 +11,7 @@ from typer.main import get_command
 from paceline.cli.main import app
 
 ROOT = Path(__file__).parent.parent.parent
-PAGES = ["README.md", "docs/bench.md", "docs/cli.md", "docs/replay.md"]
+PAGES = ["README.md", "docs/bench.md", "docs/cli.md", "docs/recommend.md", "docs/replay.md"]
 
 
 @pytest.fixture(scope="module")
@@ -31,7 +31,7 @@ def test_the_reference_is_that_of_the_code(cli_reference):
 def test_the_reference_names_every_option_of_the_help(cli_reference, run):
     reference = cli_reference.reference()
     for command in (
-        "demo", "generate", "bench", "replay", "plan", "audit", "drafters", "models",
+        "demo", "generate", "recommend", "bench", "replay", "plan", "audit", "drafters", "models",
     ):  # fmt: skip
         options = set(re.findall(r"--[a-z][a-z-]+", run(command, "--help").stdout)) - {"--help"}
         section = re.split(rf"^### paceline {command}$", reference, flags=re.MULTILINE)[1]

@@ -62,7 +62,7 @@ Limit = Annotated[
         metavar="N",
         min=1,
         rich_help_panel=_PROMPTS,
-        help="At most N prompts, the categories in turn.",
+        help="At most N prompts, round-robin over categories.",
     ),
 ]
 Methods = Annotated[
@@ -112,7 +112,7 @@ Seed = Annotated[
         "--seed",
         metavar="N",
         rich_help_panel="Sampling",
-        help="Of the first prompt; each has its own, the same for every method.",
+        help="Seed for the first prompt; each prompt has its own, the same for every method.",
     ),
 ]
 

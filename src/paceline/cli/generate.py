@@ -16,6 +16,7 @@ from paceline.cli.calls import (
 )
 from paceline.cli.inputs import drafter_settings, named_values, read_prompt, read_tools
 from paceline.errors import InvalidInput
+from paceline.generate.settings import DRAFTING, with_settings
 
 if TYPE_CHECKING:
     from paceline.generate.api import Generation, LanguageModel, Piece
@@ -101,8 +102,6 @@ def generate(
         raise InvalidInput("--logprobs are printed with --json; add it")
     if n is not None and stream:
         raise InvalidInput("several answers come together at the end; leave --stream or -n out")
-    form = shared.pop("draft_storage"), shared.pop("draft_head_tokens")
-    check_draft_storage(shared["draft_model"], *form)
     given = read_prompt(prompt, messages, raw=raw)
     shared["drafter_options"] = drafter_settings(
         reference or (),
@@ -117,6 +116,9 @@ def generate(
     ):
         shared[name] = named_values(option, shared[name] or ())
     shared["tools"] = None if shared["tools"] is None else read_tools(shared["tools"])
+    shared = {**dict.fromkeys(DRAFTING), **with_settings(shared)}
+    form = shared.pop("draft_storage"), shared.pop("draft_head_tokens")
+    check_draft_storage(shared["draft_model"], *form)
     trust: dict[str, Any] = {
         "trust_remote_code": trust_remote_code,
         "allow_pickle": allow_pickle,

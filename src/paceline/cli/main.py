@@ -24,6 +24,7 @@ from paceline.cli import (
     generate,
     models,
     plan,
+    recommend,
     replay,
     terminal,
     tune,
@@ -111,6 +112,7 @@ app = typer.Typer(
 )
 app.command("demo")(demo.demo)
 app.command("generate")(generate.generate)
+app.command("recommend")(recommend.recommend)
 app.command("bench")(bench.bench)
 app.command("replay")(replay.replay)
 app.command("plan")(plan.plan)

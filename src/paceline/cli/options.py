@@ -121,6 +121,7 @@ AllowPickle = Annotated[
         about="Load pickled weights where there are no others; that runs any code in them.",
     ),
 ]
+Settings = Annotated[Path | None, _shared("settings")]
 Drafter = Annotated[str | None, _shared("drafter", autocompletion=lambda: plugins.names("drafter"))]
 NumDraftTokens = Annotated[
     int,
@@ -264,6 +265,7 @@ DRAFTED = (
     "draft_storage",
     "draft_head_tokens",
     "drafter_options",
+    "settings",
 )
 """How drafts are made and verified."""
 
@@ -281,6 +283,7 @@ _FORMS: dict[str, Any] = {
     "draft_storage": DraftStorage,
     "draft_head_tokens": DraftHeadTokens,
     "drafter_options": DrafterOption,
+    "settings": Settings,
     "temperature": Temperature,
     "top_k": TopK,
     "top_p": TopP,

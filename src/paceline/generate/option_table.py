@@ -119,6 +119,13 @@ TABLE: Mapping[str, Option] = {
         metavar="N|all",
         doors=EVERYWHERE,
     ),
+    "settings": _draft(
+        "A file that `paceline recommend` wrote: how to draft, in place of the other options that "
+        "say it.",
+        flags=("--settings",),
+        metavar="FILE",
+        doors=EVERYWHERE,
+    ),
     "controller": _draft(
         "How the draft length is chosen: auto, fixed, or a rule of the literature. Default: auto, "
         "or fixed with -k N.",

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypedDict
 from paceline.checks import token_id_set
 from paceline.errors import InvalidInput, UnknownName
 from paceline.generate.option_table import TABLE
+from paceline.generate.settings import with_settings
 
 if TYPE_CHECKING:
     from paceline.core.protocols import Controller, Drafter, Verifier
@@ -32,6 +33,8 @@ class Options(TypedDict, total=False):
             or path of one, which is loaded once, as cheap as pays on this machine.
         draft_storage, draft_head_tokens: how one given by name or path is loaded instead: see
             `load`; "all" leaves its head whole.
+        settings: a file that `paceline recommend` wrote, or what is in one: how to draft, in place
+            of the options that say it one by one.
         controller: a registered name, or a controller: how far to draft. Where left out "auto",
             which drafts as far as it pays, or with a number of draft tokens "fixed".
         controller_options: settings of a controller given by name.
@@ -63,6 +66,7 @@ class Options(TypedDict, total=False):
     draft_model: LanguageModel | str | Path | None
     draft_storage: Storage | None
     draft_head_tokens: HeadTokens
+    settings: str | Path | Mapping[str, Any] | None
     controller: str | Controller | None
     controller_options: Mapping[str, Any] | None
     num_draft_tokens: int | Literal["auto"] | None
@@ -109,6 +113,7 @@ def checked(given: Mapping[str, Any]) -> dict[str, Any]:
     for name in given:
         if name not in known:
             raise UnknownName.among("option", name, known)
+    given = with_settings(given)
     return {
         name: option.check(name, given.get(name, option.default)) for name, option in known.items()
     }

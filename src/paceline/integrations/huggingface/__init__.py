@@ -43,6 +43,7 @@ from paceline.generate.parts import (
     named_rule,
 )
 from paceline.generate.results import promise_of
+from paceline.generate.settings import with_settings
 from paceline.generate.tokenizers import warn_of_vocabularies
 from paceline.integrations.huggingface.answers import Answers
 from paceline.integrations.huggingface.caches import extend, open_slot, visible_cache
@@ -85,6 +86,7 @@ def speculate(
     draft_model: PreTrainedModel | Target | str | Path | Any = None,
     draft_storage: Storage | None = None,
     draft_head_tokens: HeadTokens = None,
+    settings: str | Path | Mapping[str, Any] | None = None,
     verify: str | Verifier | None = None,
     verify_options: Mapping[str, Any] | None = None,
     tokenizer: Any = None,
@@ -117,6 +119,8 @@ def speculate(
             option `draft_tokenizer`.
         draft_storage, draft_head_tokens: how a draft model given by name or path is loaded instead;
             see `paceline.generate.api.load_draft`.
+        settings: a file that `paceline recommend` wrote, or what is in one: how to draft, in place
+            of the options that say it one by one.
         verify: a registered rule, or a rule; None is the one that suits the drafter. Where draft
             lengths follow the clock, as with "auto", and the call samples, it is "coupling", so
             that the same seed gives the same text.
@@ -149,6 +153,31 @@ def speculate(
     _require(tokenizer, "tokenizer", "a tokenizer of transformers", "encode", "get_vocab")
     _require(streamer, "streamer", "a streamer of transformers", "put", "end")
     _require(on_event, "on_event", "a function", "__call__")
+    if settings is not None:
+        found = with_settings(
+            {
+                "settings": settings,
+                "drafter": drafter,
+                "drafter_options": options,
+                "num_draft_tokens": num_draft_tokens,
+                "controller": controller,
+                "controller_options": controller_options,
+                "verify": verify,
+                "verify_options": verify_options,
+                "draft_model": draft_model,
+                "draft_storage": draft_storage,
+                "draft_head_tokens": draft_head_tokens,
+            }
+        )
+        return speculate(
+            tokenizer=tokenizer,
+            stop_strings=stop_strings,
+            streamer=streamer,
+            seed=seed,
+            on_event=on_event,
+            **found.pop("drafter_options", {}),
+            **found,
+        )
     # What is wrong here is reported before a draft model is loaded, which takes seconds.
     rule = named_rule(verify, verify_options)
     make_controller(controller, num_draft_tokens, controller_options)

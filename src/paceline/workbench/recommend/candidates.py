@@ -37,27 +37,6 @@ ALONE = (
 BROUGHT = {"references": "reference", "prediction": "predicted-output"}
 """What a prompt may bring, and the drafter that cannot do without it."""
 
-LARGE_VOCABULARY = 64_000
-HEAD_TOKENS = 48_000
-"""With a large vocabulary, a draft model's head is cut to its most frequent tokens: it is a good
-part of what the draft reads, and what it leaves out is seldom said."""
-
-
-def cheap_draft(
-    name: str | None, storage: str | None, head_tokens: int | None, vocab_size: int
-) -> DraftSource | None:
-    """The draft model as it is tried: as cheap as it can be where nothing else was asked for.
-
-    Example:
-        >>> cheap_draft("small", None, None, 152_000)
-        DraftSource(name='small', storage='int4', head_tokens=48000)
-    """
-    if name is None:
-        return None
-    if head_tokens is None and storage is None and vocab_size > LARGE_VOCABULARY:
-        head_tokens = HEAD_TOKENS
-    return DraftSource(name, storage or "int4", head_tokens)
-
 
 def candidates(
     items: Sequence[Item], draft: DraftSource | None, *, layer_skip: bool = False

@@ -1,0 +1,238 @@
+"""`paceline recommend`: which drafter and settings to use here, found in a few minutes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from time import monotonic
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from paceline.cli import bench, options, terminal, threads
+from paceline.cli.calls import DEFAULT_MODEL, default_draft, tell_written, uses_chat
+from paceline.cli.counting import steps
+from paceline.drafting.tuned import tuned_file
+from paceline.errors import InvalidInput, PacelineError
+from paceline.workbench.report.files import Outputs
+from paceline.workbench.workload import Item, read_items, select
+from paceline.workbench.workload.methods import Method
+
+if TYPE_CHECKING:
+    from paceline.workbench.bench.running import Setting
+    from paceline.workbench.recommend.measure import Measured
+    from paceline.workbench.recommend.results import Recommendation
+
+DEFAULT_BUDGET = 240
+DEFAULT_MAX_TOKENS = 64
+DEFAULT_FILE = Path("paceline-settings.json")
+DEFAULT_PROMPTS = 24
+
+Budget = Annotated[
+    int,
+    typer.Option(
+        "--budget",
+        metavar="SECONDS",
+        min=1,
+        rich_help_panel="Run",
+        help="How long to measure, once the models are loaded.",
+    ),
+]
+Output = Annotated[
+    Path,
+    typer.Option(
+        "--output",
+        "-o",
+        metavar="FILE",
+        rich_help_panel="Output",
+        help="Write the settings here, for --settings FILE.",
+    ),
+]
+Limit = Annotated[
+    int,
+    typer.Option(
+        "--limit",
+        metavar="N",
+        min=1,
+        rich_help_panel="Prompts",
+        help="At most N prompts, round-robin over categories.",
+    ),
+]
+MaxTokens = Annotated[
+    int,
+    typer.Option(
+        "--max-tokens",
+        metavar="N",
+        min=1,
+        rich_help_panel="Length",
+        help="The longest answer, in tokens: about as long as yours will be.",
+    ),
+]
+
+
+def recommend(
+    prompts: bench.PromptsFile,
+    model: options.Model = DEFAULT_MODEL,
+    draft_model: options.DraftModel = None,
+    draft_storage: options.DraftStorage = None,
+    draft_head_tokens: options.DraftHeadTokens = None,
+    budget: Budget = DEFAULT_BUDGET,
+    categories: bench.Categories = None,
+    limit: Limit = DEFAULT_PROMPTS,
+    raw: options.Raw = False,
+    dtype: options.Dtype = "auto",
+    storage: options.Storage = "auto",
+    trust_remote_code: options.TrustRemoteCode = False,
+    allow_pickle: options.AllowPickle = False,
+    temperature: options.Temperature = 0.0,
+    top_k: options.TopK = 0,
+    top_p: options.TopP = 1.0,
+    min_p: options.MinP = 0.0,
+    seed: bench.Seed = 0,
+    max_tokens: MaxTokens = DEFAULT_MAX_TOKENS,
+    output: Output = DEFAULT_FILE,
+    as_json: options.AsJson = False,
+    markdown: bench.Markdown = None,
+    html: bench.Html = None,
+) -> None:
+    """Find the drafter and the settings to use on this machine for your prompts.
+
+    Every method that the model allows is tried, and time goes to those that may be the fastest.
+    What the best one gains is measured on other prompts, and its settings are written to a file.
+    Ctrl-C keeps what was found.
+    """
+    bench.require_extra(plots=html is not None)
+    outputs = Outputs({"--output": output, "--html": html, "--markdown": markdown})
+    _refuse_to_replace(output)
+    draft = default_draft(draft_model, draft_storage, draft_head_tokens)
+    items = select(
+        read_items(prompts),
+        categories=categories.split(",") if categories else None,
+        limit=limit,
+    )
+    sampling = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "min_p": min_p}
+    from paceline.workbench.recommend.candidates import candidates
+
+    methods = candidates(items, draft, layer_skip=tuned_file("layer-skip", model).exists())
+    threads.give_way_where_busy()
+    trust = {"trust_remote_code": trust_remote_code, "allow_pickle": allow_pickle}
+    target, drafts = bench.load_models(
+        model, methods, {"dtype": dtype, "storage": storage}, trust, sampling
+    )
+    from paceline.workbench.bench.running import Setting
+    from paceline.workbench.recommend.results import Recommendation
+    from paceline.workbench.report.environment import environment
+
+    chat = uses_chat(target.tokenizer, raw=raw)
+
+    def setting_of(chosen: Sequence[Method]) -> Setting:
+        return Setting(
+            model=target,
+            prompts=[item.as_prompt(chat=chat) for item in items],
+            methods=[method.options(drafts) for method in chosen],
+            common={**sampling, "max_tokens": max_tokens},
+            seed=seed,
+            drafting=[item.drafting for item in items],
+            takes=[method.takes for method in chosen],
+        )
+
+    refused = _refused(setting_of(methods), methods, items)
+    methods = [method for method in methods if method.name not in refused]
+    start = monotonic()
+    measured = _measure(setting_of(methods), start, budget)
+    if measured is None:
+        terminal.error("interrupted before every method had a turn; nothing can be recommended")
+        raise typer.Exit(bench.INTERRUPTED)
+    about: dict[str, Any] = {
+        "model": model,
+        "prompts_file": prompts,
+        "settings_file": str(output),
+        "seconds": monotonic() - start,
+        "environment": environment(),
+        "options": {
+            **sampling,
+            "max_tokens": max_tokens,
+            "seed": seed,
+            "budget": budget,
+            "chat_template": chat,
+            "dtype": str(getattr(target.decoder, "dtype", dtype)).removeprefix("torch."),
+            "storage": storage,
+        },
+    }
+    _tell(Recommendation(methods, measured, refused, about), outputs, as_json=as_json)
+    if measured.interrupted:
+        raise typer.Exit(bench.INTERRUPTED)
+
+
+def _refuse_to_replace(file: Path) -> None:
+    """Settings may be replaced by newer ones; another file may not."""
+    if not file.exists():
+        return
+    from paceline.generate.settings import read_settings
+
+    try:
+        read_settings(file)
+    except PacelineError as error:
+        raise InvalidInput(
+            f"--output: {file} is there and holds no settings; remove it, or name another file"
+        ) from error
+
+
+def _refused(
+    setting: Setting, methods: Sequence[Method], items: Sequence[Item]
+) -> Mapping[str, str]:
+    """Methods that this model does not allow, by name, and why.
+
+    Raises:
+        InvalidInput: a prompt that cannot be answered, or a draft model that does not fit: the
+            user asked for these.
+    """
+    from paceline.workbench.bench.schedule import Step
+
+    for place, item in enumerate(items):
+        try:
+            setting.model.prepare([setting.prompts[place]], **setting.options(Step(place, 0)))
+        except InvalidInput as error:
+            raise InvalidInput(f"{item.source}: {error}") from error
+    found = {}
+    for place, method in enumerate(methods):
+        try:
+            setting.model.prepare(setting.prompts[:1], **setting.options(Step(0, place)))
+        except PacelineError as error:
+            if method.drafters == ("model",):
+                raise
+            found[method.name] = str(error)
+    return found
+
+
+def _measure(setting: Setting, start: float, budget: int) -> Measured | None:
+    from paceline.workbench.recommend.measure import measure
+
+    with steps() as tell:
+
+        def told(what: str) -> None:
+            tell(min(int(monotonic() - start), budget), budget, what)
+
+        return measure(setting, monotonic, start + budget, told)
+
+
+def _tell(found: Recommendation, outputs: Outputs, *, as_json: bool) -> None:
+    from paceline.workbench.recommend.report import report, terminal_sections
+    from paceline.workbench.report import to_html, to_markdown
+    from paceline.workbench.report.console import show
+
+    if as_json:
+        terminal.print_json(found.to_json())
+    else:
+        for section in terminal_sections(found):
+            show(terminal.out(), section)
+    contents: dict[str, Any] = {
+        "--html": lambda: to_html(report(found)),
+        "--markdown": lambda: to_markdown(report(found, plots=False)),
+    }
+    if found.is_possible:
+        contents["--output"] = lambda: json.dumps(found.settings(), indent=1) + "\n"
+    else:
+        outputs = Outputs({name: path for name, path in outputs.paths.items() if name in contents})
+    tell_written(outputs.write(contents))

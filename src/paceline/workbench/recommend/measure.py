@@ -1,0 +1,207 @@
+"""Run the race on a loaded model, then measure what its winner gains on other prompts."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from paceline.workbench.bench import running
+from paceline.workbench.bench.running import Setting
+from paceline.workbench.bench.runs import Run
+from paceline.workbench.bench.schedule import Step
+from paceline.workbench.recommend.race import FIRST_BLOCKS, Race, race
+
+PLAIN = 0
+"""The place of plain decoding among the methods."""
+
+WARM_UP_TOKENS = 12
+
+CHECK_SHARE = 0.35
+"""The share of the time that goes to measuring the winner against plain decoding."""
+
+FIRST_SHARE = 0.5
+"""The most of the race's time that the first prompts, which everybody answers, may take."""
+
+SHORTEST_ANSWER = 24
+"""Tokens; in shorter answers a controller has hardly begun to learn."""
+
+FEWEST_METHODS = 6
+"""At least this many of the most promising are tried, however little time there is."""
+
+FEWEST_CHECKS = 3
+"""Prompts that the winner is measured on, where there are as many."""
+
+ENOUGH_PROMPTS = 8
+"""With this many prompts, a third of them are kept for measuring the winner."""
+
+Tell = Callable[[str], None]
+"""Told what is being done, before each run."""
+
+
+class Entry(NamedTuple):
+    """One run of the race."""
+
+    arm: int
+    block: int
+    run: Run
+
+
+@dataclass
+class Measured:
+    """What came of it.
+
+    Args:
+        race: who is left, and what everybody scored.
+        entries: every run of the race.
+        checks: the winner, as method 1, and plain decoding, as method 0, on the same prompts.
+        fresh: whether the prompts of `checks` had no part in the choice.
+        left_out: methods that there was no time to try.
+        interrupted: whether the user stopped it.
+    """
+
+    race: Race
+    entries: list[Entry] = field(default_factory=list)
+    checks: list[Run] = field(default_factory=list)
+    fresh: bool = True
+    left_out: list[int] = field(default_factory=list)
+    interrupted: bool = False
+
+    @property
+    def winner(self) -> int:
+        """The place of the fastest method among all."""
+        return self.race.leader
+
+
+def measure(
+    setting: Setting, clock: Callable[[], float], deadline: float, tell: Tell
+) -> Measured | None:
+    """Warm up, race, and check the winner, until `deadline` or until the user stops.
+
+    Args:
+        setting: what is run. Methods come in the order in which they are worth a try, plain
+            decoding first.
+        clock: seconds.
+        deadline: by the clock.
+        tell: see `Tell`.
+
+    Returns:
+        None where it was stopped before everybody had run once.
+    """
+    found = Measured(Race({}, []))
+    try:
+        _race(setting, found, clock, clock() + (1 - CHECK_SHARE) * (deadline - clock()), tell)
+        if found.race.num_blocks and not found.interrupted:
+            _check(setting, found, clock, deadline, tell)
+    except KeyboardInterrupt:
+        found.interrupted = True
+    return found if found.race.active and found.race.num_blocks else None
+
+
+def score(run: Run) -> float:
+    """The logarithm of the tokens a second of the whole answer, prefill included."""
+    return math.log(max(len(run.tokens), 1) / run.total_s)
+
+
+def _race(
+    setting: Setting, found: Measured, clock: Callable[[], float], deadline: float, tell: Tell
+) -> None:
+    most = int(setting.common["max_tokens"])
+    tell("warming up")
+    _warm_up(setting, PLAIN, most)
+    plain = _warm_up(setting, PLAIN, most)  # the first one loads and compiles besides
+    arms = [PLAIN]
+    # What everybody's first answers take, as if none were faster than plain decoding.
+    each = FIRST_BLOCKS * plain.prefill_s
+    a_token = FIRST_BLOCKS * plain.decode_s / max(len(plain.tokens), 1)
+    room = FIRST_SHARE * (deadline - clock())
+    shortest = min(most, SHORTEST_ANSWER)
+    for arm in range(1, len(setting.methods)):
+        warming = WARM_UP_TOKENS * a_token / FIRST_BLOCKS
+        if (
+            len(arms) >= FEWEST_METHODS
+            and (len(arms) + 1) * (each + shortest * a_token + warming) > room
+        ):
+            found.left_out.append(arm)
+            continue
+        _warm_up(setting, arm, most)
+        arms.append(arm)
+    room = FIRST_SHARE * (deadline - clock())
+    affordable = (room / len(arms) - each) / a_token if a_token else most
+    tokens = max(shortest, min(most, int(affordable)))
+    items = _race_items(len(setting.prompts))
+
+    def run_block(places: Sequence[int], block: int, phase: int) -> list[float] | None:
+        scores = dict.fromkeys(places, 0.0)
+        # Rotated from block to block, so that no one always follows the same other.
+        turn = block % len(places)
+        for place in (*places[turn:], *places[:turn]):
+            tell(f"trying {len(places)} methods")
+            step = Step(items[block % len(items)], arms[place])
+            try:
+                done = running.run(setting, step, max_tokens=most if phase else tokens)
+            except KeyboardInterrupt:
+                found.interrupted = True
+                return None
+            found.entries.append(Entry(arms[place], block, done))
+            scores[place] = score(done)
+        return [scores[place] for place in places]
+
+    result = race(len(arms), run_block, clock, deadline)
+    found.race = Race(
+        {arms[place]: scores for place, scores in result.scores.items()},
+        [arms[place] for place in result.active],
+        {arms[place]: block for place, block in result.left_after.items()},
+    )
+
+
+def _warm_up(setting: Setting, method: int, most: int) -> Run:
+    """A short answer: the first pass of a shape is slower than those after."""
+    return running.run(setting, Step(0, method), max_tokens=min(most, WARM_UP_TOKENS))
+
+
+def _check(
+    setting: Setting, found: Measured, clock: Callable[[], float], deadline: float, tell: Tell
+) -> None:
+    """Measure the winner and plain decoding in turns, on prompts that it was not chosen by."""
+    if found.winner == PLAIN:
+        return
+    items = _check_items(len(setting.prompts))
+    found.fresh = not set(items) & {entry.run.item for entry in found.entries}
+    start = clock()
+    for number, item in enumerate(_cycle(items)):
+        one = (clock() - start) / max(number, 1)
+        if number >= min(FEWEST_CHECKS, len(items)) and clock() + one / 2 > deadline:
+            break
+        pair = []
+        for method in (PLAIN, 1) if number % 2 else (1, PLAIN):
+            tell("measuring the best against plain decoding")
+            done = running.run(setting, Step(item, found.winner if method else PLAIN))
+            pair.append(_as_method(done, method))
+        found.checks += pair
+
+
+def _as_method(run: Run, method: int) -> Run:
+    from dataclasses import replace
+
+    return replace(run, method=method)
+
+
+def _cycle(items: Sequence[int]) -> Iterator[int]:
+    while True:
+        yield from items
+
+
+def _race_items(count: int) -> list[int]:
+    """The prompts of the race: those that are not kept for the check."""
+    return list(range(count - count // 3 if count >= ENOUGH_PROMPTS else count))
+
+
+def _check_items(count: int) -> list[int]:
+    """The prompts of the check: the last third; all where there are few.
+
+    >>> _check_items(9), _check_items(3)
+    ([6, 7, 8], [0, 1, 2])
+    """
+    return list(range(len(_race_items(count)), count)) or list(range(count))

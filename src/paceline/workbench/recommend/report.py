@@ -1,0 +1,184 @@
+"""A recommendation as a report: what to use, what it gains, how everybody fared."""
+
+from __future__ import annotations
+
+from paceline.workbench.bench import cells
+from paceline.workbench.bench.report import about_blocks
+from paceline.workbench.bench.statistics import FEWEST_PROMPTS, Ratio
+from paceline.workbench.recommend.race import FIRST_BLOCKS
+from paceline.workbench.recommend.results import Recommendation
+from paceline.workbench.report import (
+    Block,
+    Code,
+    Definitions,
+    Figure,
+    Report,
+    Section,
+    Table,
+    Verdict,
+    figures,
+)
+
+DEFINITIONS = (
+    (
+        "speed-up",
+        "Tokens a second over those of plain decoding on the same prompts, in turns: of decoding "
+        "alone, as `paceline bench` reports it first, and of whole answers, which count the time "
+        "to read the prompt. The geometric mean over prompts, with its 95 % interval.",
+    ),
+    (
+        "against the fastest",
+        "The speed of a method over that of the fastest in the race, in whole answers, on the "
+        "prompts that both answered. The fastest of many is in part the luckiest, so its gain is "
+        "measured again on other prompts.",
+    ),
+    ("tokens a round", "Tokens that a pass of the target gave; plain decoding has 1.00."),
+)
+
+
+def report(found: Recommendation, *, plots: bool = True) -> Report:
+    """The whole report; plots need matplotlib."""
+    sections = [
+        *terminal_sections(found),
+        Section("Definitions", (Definitions(DEFINITIONS),)),
+        Section("How it was measured", about_blocks(found.about)),
+    ]
+    if plots:
+        values = {
+            "speed": {
+                found.methods[one.place].name: (one.against_best, None, None)
+                for one in found.standings
+            }
+        }
+        figure = figures.intervals(values, label="speed against the fastest", reference=1.0)
+        svg = figures.inline_svg(figure, "race", "Speed of each method against the fastest")
+        sections.insert(1, Section("The race", (Figure("Speed against the fastest", svg),)))
+    prompts = len({entry.run.item for entry in found.measured.entries})
+    return Report(
+        f"Paceline recommend: {found.about.get('model', 'a model')}",
+        f"{len(found.standings)} methods on {prompts} prompts, by successive elimination.",
+        sections,
+    )
+
+
+def terminal_sections(found: Recommendation) -> list[Section]:
+    """What the terminal shows."""
+    blocks: list[Block] = [*verdicts(found), standings_table(found)]
+    if found.is_possible:
+        blocks.append(Code(command(found)))
+    return [Section("Result", tuple(blocks))]
+
+
+def verdicts(found: Recommendation) -> list[Verdict]:
+    """What to use and what it gains, in sentences."""
+    said = [_advice(found)]
+    measured = found.measured
+    if measured.race.num_blocks < FIRST_BLOCKS:
+        said.append(
+            Verdict(
+                "warning",
+                "too little time",
+                "Every method answered a single prompt, so the choice is hardly more than chance. "
+                "Give more --budget, or wait until the machine does nothing else.",
+            )
+        )
+    if measured.interrupted:
+        said.append(
+            Verdict("warning", "interrupted", "Stopped before the end; this is what was measured.")
+        )
+    if measured.checks and not measured.fresh:
+        said.append(
+            Verdict(
+                "neutral",
+                "few prompts",
+                "The gain was measured on the prompts that the choice was made by, so it may be a "
+                "little high. With eight prompts or more a third are kept for it.",
+            )
+        )
+    missing = [
+        *(f"{found.methods[place].name} (no time)" for place in measured.left_out),
+        *(f"{name} ({reason})" for name, reason in found.refused.items()),
+    ]
+    if missing:
+        said.append(
+            Verdict("neutral", "not tried", f"{'; '.join(missing)}. --budget gives more time.")
+        )
+    return said
+
+
+def _advice(found: Recommendation) -> Verdict:
+    name, gain, decoding = found.method.name, found.gain, found.decoding_gain
+    if not found.is_possible and decoding is not None:
+        return Verdict(
+            "warning",
+            "measure again",
+            f"The best method came to {decoding.value:.2f} times plain decoding, but its tokens a "
+            f"round allow at most {decoding.possible:.2f}: that is noise. Close what else the "
+            "machine runs, and start again.",
+        )
+    if not found.chosen:
+        return Verdict(
+            "neutral",
+            "use plain decoding",
+            "No method was faster here on these prompts" + _with_gain(found) + ".",
+        )
+    if gain is None or decoding is None:
+        return Verdict(
+            "warning", "use", f"`{name}`, the fastest so far; what it gains was not measured."
+        )
+    text = (
+        f"`{name}`: {_told(decoding)} times the decoding speed of plain decoding, and "
+        f"{_told(gain)} times in whole answers, measured on {_prompts(gain)}."
+    )
+    if gain.low is None:
+        return Verdict(
+            "good", "use", f"{text} An interval needs at least {FEWEST_PROMPTS} prompts."
+        )
+    if gain.low <= 1:
+        return Verdict(
+            "warning", "use", f"{text} The interval holds 1, so it may not pay: try more prompts."
+        )
+    return Verdict("good", "use", text)
+
+
+def _with_gain(found: Recommendation) -> str:
+    """The winner of the race, where the check did not confirm it."""
+    gain, winner = found.gain, found.measured.winner
+    if gain is None or not winner:
+        return ""
+    return f"; the best, `{found.methods[winner].name}`, came to {_told(gain)} times plain decoding"
+
+
+def _prompts(ratio: Ratio) -> str:
+    return f"{ratio.num_prompts} prompt{'' if ratio.num_prompts == 1 else 's'}"
+
+
+def _told(ratio: Ratio) -> str:
+    if ratio.low is None or ratio.high is None:
+        return f"{ratio.value:.2f}"
+    return f"{ratio.value:.2f} ({ratio.low:.2f} to {ratio.high:.2f})"
+
+
+def standings_table(found: Recommendation) -> Table:
+    """Everybody, the fastest first."""
+    rows = tuple(
+        (
+            f"`{found.methods[one.place].name}`",
+            cells.number(one.against_best, 2),
+            cells.number(one.tokens_a_round, 2),
+            str(one.num_prompts),
+            "" if one.left else "to the end",
+        )
+        for one in found.standings
+    )
+    return Table(
+        ("method", "against the fastest", "tokens a round", "prompts", "stayed"),
+        rows,
+        caption="The race: whole answers; the slower methods left early.",
+    )
+
+
+def command(found: Recommendation) -> str:
+    """The line that uses it."""
+    file = found.about.get("settings_file") or "SETTINGS"
+    return f"paceline generate --model {found.about.get('model')} --settings {file}"
