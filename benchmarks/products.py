@@ -26,7 +26,7 @@ from rich.console import Console
 from torch import Tensor
 
 from paceline.kernels.linear import Linear
-from paceline.kernels.packing import PackedLinear, make_linear
+from paceline.kernels.packing import PackedLinear, least_packed_rows, make_linear
 from paceline.kernels.quantized import AtenProduct, Int4Linear
 
 SHAPES = ((1152, 896), (896, 896), (9728, 896), (896, 4864))
@@ -62,7 +62,7 @@ def by_storage(repeats: int) -> dict[str, Any]:
     """The storages in turns, so that the machine's noise falls on all."""
     kinds: dict[str, Callable[[Tensor], Linear]] = {
         "packed": lambda own: make_linear(own, None, "packed"),
-        "packed by oneDNN": lambda own: PackedLinear(own, None),
+        "packed by oneDNN": lambda own: PackedLinear(own, None, least_packed_rows(own.dtype)),
         "int8": lambda own: make_linear(own, None, "int8"),
         "int4": lambda own: make_linear(own, None, "int4"),
         "int4 by torch": lambda own: Int4Linear(own, None, AtenProduct),

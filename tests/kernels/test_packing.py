@@ -17,8 +17,9 @@ from torch import Tensor, nn
 
 from paceline.errors import InvalidInput
 from paceline.kernels import packing
+from paceline.kernels.bfloat16 import Bfloat16Linear
 from paceline.kernels.linear import pad_rows
-from paceline.kernels.llvm.bfloat16 import Bfloat16Linear
+from paceline.kernels.llvm import bfloat16 as loops
 from paceline.kernels.packing import (
     STORAGES,
     PackedLinear,
@@ -288,12 +289,50 @@ class TestRowCosts:
 
 
 class TestPackedKind:
-    @pytest.mark.parametrize("works", [True, False])
-    def test_bfloat16_goes_to_our_own_kernel_where_there_is_one(
-        self, works: bool, monkeypatch: pytest.MonkeyPatch
+    @pytest.mark.parametrize("chosen", [True, False])
+    def test_bfloat16_goes_to_our_own_kernel_where_it_is_chosen(
+        self, chosen: bool, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(packing, "bfloat16_works", lambda: works)
-        own = Bfloat16Linear if works else PackedLinear
+        monkeypatch.setattr(packing, "own_product_is_chosen", lambda: chosen)
+        own = Bfloat16Linear if chosen else PackedLinear
         assert packing.packed_kind(torch.bfloat16, 64) is own
         assert packing.packed_kind(torch.bfloat16, 33) is PackedLinear  # inputs go in pairs
         assert packing.packed_kind(torch.float32, 64) is PackedLinear
+
+
+class TestOwnProductIsChosen:
+    """Our bfloat16 product against oneDNN's, over rows that decoding, drafts and prompts have."""
+
+    @pytest.fixture(autouse=True)
+    def _forget(self) -> Any:
+        packing.own_product_is_chosen.cache_clear()
+        yield
+        packing.own_product_is_chosen.cache_clear()
+
+    @pytest.mark.skipif(not loops.is_available(), reason="no AVX-512 BF16, or no llvmlite")
+    @pytest.mark.parametrize(
+        ("ratios", "expected"),
+        [
+            ({1: 0.9, 6: 1.0, 12: 0.8, 128: 1.0}, True),  # without matrix instructions
+            ({1: 0.87, 6: 1.1, 12: 1.4, 128: 7.0}, False),  # with them
+            ({1: 1.02, 6: 1.02, 12: 1.02, 128: 1.02}, True),  # equal: ours keeps the bits
+        ],
+    )
+    def test_the_mean_ratio_decides_once(
+        self, ratios: dict[int, float], expected: bool, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        swept: list[int] = []
+
+        def sweep(layers: Any, inputs: Any) -> float:
+            swept.append(len(inputs[0]))
+            return ratios[len(inputs[0])] if type(layers[0]) is Bfloat16Linear else 1.0
+
+        monkeypatch.setattr(packing, "_sweep", sweep)
+        for _ in range(2):
+            assert packing.own_product_is_chosen() == expected
+        assert len(swept) == 2 * 4 * 4, "in turns, and once"
+
+    def test_not_where_it_is_not_available(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(loops, "is_available", lambda: False)
+        monkeypatch.setattr(packing, "_sweep", lambda layers, inputs: pytest.fail("measured"))
+        assert not packing.own_product_is_chosen()

@@ -11,16 +11,17 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from paceline.kernels import quantized
-from paceline.kernels.llvm.vnni import VnniProduct, vnni_works
+from paceline.kernels.packing import make_linear
 from paceline.kernels.quantized import (
     INT4_GROUP,
     AtenProduct,
     Int4Linear,
     Int8Linear,
 )
+from paceline.kernels.vnni import VnniProduct, is_available
 from tests.kernels.test_packing import normal
 
-needs_vnni = pytest.mark.skipif(not vnni_works(), reason="no AVX-512 VNNI, or no llvmlite")
+needs_vnni = pytest.mark.skipif(not is_available(), reason="no AVX-512 VNNI, or no llvmlite")
 PRODUCTS = [
     pytest.param(AtenProduct, id="torch"),
     pytest.param(VnniProduct, id="vnni", marks=needs_vnni),
@@ -122,7 +123,7 @@ class TestWeights:
 def test_torch_multiplies_where_the_processor_cannot(
     works: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(quantized, "vnni_works", lambda: works)
+    monkeypatch.setattr(quantized, "is_available", lambda: works)
     made: list[Any] = []
     for kind in ("VnniProduct", "AtenProduct"):
 
@@ -131,5 +132,5 @@ def test_torch_multiplies_where_the_processor_cannot(
             return AtenProduct(*given)
 
         monkeypatch.setattr(quantized, kind, make)
-    Int4Linear(normal(16, 32), None)
+    make_linear(normal(16, 32), None, "int4")
     assert made == ["VnniProduct" if works else "AtenProduct"]

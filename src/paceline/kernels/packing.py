@@ -2,12 +2,13 @@
 
 A product with few rows is bound by reading the weights. A kernel that has them in its own order
 reads them at nearly the speed of the memory, for one row as for many; ATen's plain product does
-not. The kernel is our own for bfloat16 on processors that multiply it, and oneDNN's elsewhere.
+not. The kernel is our own for bfloat16 where it is measured to be as fast, and oneDNN's elsewhere.
 """
 
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable, Iterable, Sequence
 from time import perf_counter
 from typing import Any, Literal
@@ -17,19 +18,20 @@ from torch import Tensor
 from torch.nn import functional
 
 from paceline.errors import InvalidInput
+from paceline.kernels.bfloat16 import Bfloat16Linear
 from paceline.kernels.linear import Linear, pad_rows
-from paceline.kernels.llvm.bfloat16 import Bfloat16Linear, bfloat16_works
-from paceline.kernels.quantized import INT4_GROUP, Int4Linear, Int8Linear
+from paceline.kernels.llvm import bfloat16 as loops
+from paceline.kernels.operation import refuse_gradients
+from paceline.kernels.quantized import INT4_GROUP, Int4Linear, Int8Linear, int4_product
+from paceline.kernels.timing import CLEARLY
 
 Storage = Literal["auto", "plain", "packed", "int8", "int4"]
 """How a weight is kept. "auto" packs where that was measured to help on this machine."""
 
 STORAGES: tuple[Storage, ...] = ("auto", "plain", "packed", "int8", "int4")
 
-_CLEARLY = 0.9
-"""Packing has to take this share of the plain time at the most: noise must not decide."""
-
-_FEW_ROWS = 4
+_PADDED_ROWS = 4
+"""What one to three rows are padded to, where oneDNN's product of four is faster."""
 
 _FASTER = 0.97
 """Padding to more rows has to take this share of the time at the most."""
@@ -51,18 +53,26 @@ class PlainLinear:
 
 
 class PackedLinear:
-    """The weight in oneDNN's order."""
+    """The weight in oneDNN's order.
 
-    def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
+    Args:
+        weight: `[out, in]`.
+        bias: `[out]`, or none.
+        least_rows: see `Linear.least_rows`; `least_packed_rows` measures it.
+    """
+
+    def __init__(self, weight: Tensor, bias: Tensor | None, least_rows: int = 1) -> None:
+        refuse_gradients("oneDNN's packed product", weight, bias)
         self.weight = torch.ops.mkldnn._reorder_linear_weight(weight.contiguous())
         self.bias = bias
         self.num_bytes = weight.nbytes
-        self.least_rows = least_packed_rows(weight.dtype)
+        self.least_rows = least_rows
         self._plain = torch.ops.mkldnn._linear_pointwise.default
         self._add = torch.ops.mkldnn._linear_pointwise.binary
 
     def __call__(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
         """See `Linear`. The residual is added before the result is rounded."""
+        refuse_gradients("oneDNN's packed product", x, residual)
         if residual is None:
             return self._plain(x, self.weight, self.bias, "none", [], "")
         return self._add(x, residual, self.weight, self.bias, "add")
@@ -71,6 +81,7 @@ class PackedLinear:
 def make_linear(weight: Tensor, bias: Tensor | None, storage: Storage) -> Linear:
     """Build a layer from a dense weight `[out, in]`, which the caller should then drop.
 
+    The first call for a storage and a dtype compiles and measures the kernels that it may choose.
     What the kernels cannot take, as the narrow layers of tiny models, falls back: int4 to int8,
     int8 to "auto".
 
@@ -85,9 +96,9 @@ def make_linear(weight: Tensor, bias: Tensor | None, storage: Storage) -> Linear
         storage = "packed" if packing_helps(weight.dtype, weight.device.type) else "plain"
     kinds: dict[str, Callable[[Tensor, Tensor | None], Linear]] = {
         "plain": PlainLinear,
-        "packed": packed_kind(weight.dtype, weight.shape[1]),
+        "packed": _pack,
         "int8": Int8Linear,
-        "int4": Int4Linear,
+        "int4": lambda weight, bias: Int4Linear(weight, bias, int4_product()),
     }
     if storage == "packed" and not _can_pack(weight.dtype, weight.device.type):
         raise InvalidInput(
@@ -99,10 +110,47 @@ def make_linear(weight: Tensor, bias: Tensor | None, storage: Storage) -> Linear
     return kinds[storage](weight, bias)
 
 
+def _pack(weight: Tensor, bias: Tensor | None) -> Linear:
+    if packed_kind(weight.dtype, weight.shape[1]) is Bfloat16Linear:
+        return Bfloat16Linear(weight, bias)
+    return PackedLinear(weight, bias, least_packed_rows(weight.dtype))
+
+
 def packed_kind(dtype: torch.dtype, inputs: int) -> type[Bfloat16Linear | PackedLinear]:
-    """The kernel for weights of this dtype with so many inputs, where there is one."""
-    own = dtype is torch.bfloat16 and inputs % 2 == 0 and bfloat16_works()
+    """The kernel for packed weights of this dtype with this number of inputs."""
+    own = dtype is torch.bfloat16 and inputs % 2 == 0 and own_product_is_chosen()
     return Bfloat16Linear if own else PackedLinear
+
+
+_OWN_PRODUCT_ROWS = (1, 6, 12, 128)
+"""Rows by which our bfloat16 product is compared with oneDNN's: decoding, drafts, a prompt."""
+
+
+@functools.cache
+def own_product_is_chosen() -> bool:
+    """Whether our bfloat16 product is available and oneDNN's is not clearly faster, measured once.
+
+    The geometric mean of the ratios over `_OWN_PRODUCT_ROWS` decides. Our product gives a row the
+    same bits in any company, so it wins a tie. On processors with AMX, oneDNN's takes a seventh of
+    the time for a prompt and two thirds for twelve rows, while ours gains a tenth for one row: the
+    two cannot share the packed weights, so one is chosen for all rows.
+    """
+    if not loops.is_available():
+        return False
+    if not _can_pack(torch.bfloat16, "cpu"):
+        return True
+    with torch.inference_mode():
+        weights = [torch.ones(2048, 2048, dtype=torch.bfloat16) for _ in range(8)]
+        kinds = [
+            [kind(weight, None) for weight in weights] for kind in (PackedLinear, Bfloat16Linear)
+        ]
+        logs = []
+        for rows in _OWN_PRODUCT_ROWS:
+            x = torch.ones(rows, 2048, dtype=torch.bfloat16)
+            times = [[_sweep(products, [x]) for products in kinds] for _ in range(4)][1:]
+            onednn, own = (min(column) for column in zip(*times, strict=True))
+            logs.append(math.log(onednn / own))
+    return math.exp(sum(logs) / len(logs)) > CLEARLY
 
 
 @functools.cache
@@ -120,7 +168,7 @@ def packing_helps(dtype: torch.dtype, device: str = "cpu") -> bool:
         plain = [PlainLinear(weight, None) for weight in weights]
         packed = [packed_kind(dtype, 2048)(weight, None) for weight in weights]
         times = [(_sweep(plain, inputs), _sweep(packed, inputs)) for _ in range(4)][1:]
-    return min(t for _, t in times) < _CLEARLY * min(t for t, _ in times)
+    return min(t for _, t in times) < CLEARLY * min(t for t, _ in times)
 
 
 ROW_COSTS = (1, 4, 6, 7, 8, 10, 12, 16)
@@ -174,10 +222,10 @@ def least_packed_rows(dtype: torch.dtype) -> int:
             torch.ops.mkldnn._reorder_linear_weight(torch.ones(2048, 2048, dtype=dtype))
             for _ in range(32 // dtype.itemsize)
         ]
-        inputs = [torch.ones(rows, 2048, dtype=dtype) for rows in (1, 2, _FEW_ROWS)]
+        inputs = [torch.ones(rows, 2048, dtype=dtype) for rows in (1, 2, _PADDED_ROWS)]
         times = [[_products(packed, x) for x in inputs] for _ in range(8)][1:]
     one, two, few = (min(column) for column in zip(*times, strict=True))
-    return _FEW_ROWS if few < one and few < _FASTER * two else 1
+    return _PADDED_ROWS if few < one and few < _FASTER * two else 1
 
 
 def _products(packed: Sequence[Tensor], x: Tensor) -> float:

@@ -10,13 +10,14 @@ from torch import Tensor
 from torch.nn import functional
 
 from paceline.kernels.linear import pad_rows
-from paceline.kernels.llvm.vnni import GROUP, VnniProduct, vnni_works
+from paceline.kernels.operation import refuse_gradients
+from paceline.kernels.vnni import GROUP, VnniProduct, is_available
 
 INT4_GROUP = GROUP
 """Inputs that share one scale and zero point in int4."""
 
 _INT4_OUTPUTS = 16
-"""The kernels take multiples of so many outputs: others are filled up with zeros."""
+"""The kernels take multiples of this number of outputs: others are filled up with zeros."""
 
 _INT4_ROWS = 256
 
@@ -30,6 +31,7 @@ class Int8Linear:
     least_rows = 1
 
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
+        refuse_gradients("the int8 product", weight, bias)
         wide = weight.float()
         # Rounded first: the levels are chosen for the scale that the kernel will use.
         self.scale = (wide.abs().amax(dim=1).clamp_(min=1e-12) / 127).to(torch.bfloat16)
@@ -39,6 +41,7 @@ class Int8Linear:
 
     def __call__(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
         """See `linear.Linear`."""
+        refuse_gradients("the int8 product", x, residual)
         rows = x.bfloat16().contiguous()
         if len(rows) < _MANY_ROWS:
             product = torch.ops.aten._weight_int8pack_mm(rows, self.weight, self.scale)
@@ -65,7 +68,7 @@ class Product(Protocol):
 
 
 class AtenProduct:
-    """By torch's kernel. Arguments as in `vnni.VnniProduct`."""
+    """By torch's kernel. Arguments as in `kernels.vnni.VnniProduct`."""
 
     def __init__(self, levels: Tensor, scales: Tensor) -> None:
         self._weight = torch.ops.aten._convert_weight_to_int4pack_for_cpu(levels, 1)
@@ -92,8 +95,7 @@ class Int4Linear:
     Args:
         weight: `[out, in]`.
         bias: `[out]`, or none.
-        product: the kernel; None is `VnniProduct` where it works, which rounds the activations to
-            8 bits, and torch's elsewhere.
+        product: the kernel. `int4_product` names the best one here.
     """
 
     least_rows = 1
@@ -102,21 +104,21 @@ class Int4Linear:
         self,
         weight: Tensor,
         bias: Tensor | None,
-        product: Callable[[Tensor, Tensor], Product] | None = None,
+        product: Callable[[Tensor, Tensor], Product],
     ) -> None:
+        refuse_gradients("the int4 product", weight, bias)
         self._outputs = len(weight)
         weight = pad_rows(weight, -(-len(weight) // _INT4_OUTPUTS) * _INT4_OUTPUTS)
         # Some rows at a time, so that what is computed on the way stays in the caches.
         parts = [_int4_levels(rows) for rows in weight.split(_INT4_ROWS)]
         levels, scales = (torch.cat(part) for part in zip(*parts, strict=True))
-        if product is None:
-            product = VnniProduct if vnni_works() else AtenProduct
         self._product = product(levels, scales)
         self.bias = bias
         self.num_bytes = self._product.num_bytes
 
     def __call__(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
         """See `linear.Linear`."""
+        refuse_gradients("the int4 product", x, residual)
         rows = x.bfloat16().contiguous()
         if len(rows) < _MANY_ROWS:
             product = self._product(rows)
@@ -125,6 +127,15 @@ class Int4Linear:
         if product.shape[1] > self._outputs:
             product = product[:, : self._outputs]
         return _finish(product, x.dtype, self.bias, residual)
+
+
+def int4_product() -> type[VnniProduct | AtenProduct]:
+    """The int4 kernel to use here: `VnniProduct` where it is available, else torch's.
+
+    It is not timed against torch's, which multiplies other numbers: `VnniProduct` rounds the
+    activations to 8 bits, so what a draft model proposes would depend on the clock.
+    """
+    return VnniProduct if is_available() else AtenProduct
 
 
 def _int4_levels(weight: Tensor) -> tuple[Tensor, Tensor]:

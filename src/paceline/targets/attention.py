@@ -14,11 +14,11 @@ import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
-from paceline.kernels.llvm import few_rows
+from paceline.kernels import attention as kernel
 from paceline.targets.state.kv import KeyValueCache
 from paceline.targets.text_head import Columns
 
-_FEW_ROWS = 32
+_STACKED_ROWS = 32
 """Up to this many rows the query heads of a group are stacked, so that keys need no copies."""
 
 
@@ -192,18 +192,18 @@ def _attend_one(
 ) -> Tensor:
     heads, rows, _ = query.shape
     segment.cache.write(layer, key, value, segment.start)
-    if rows <= _FEW_ROWS and options.fused:
-        end = -(-segment.end // few_rows.KEYS) * few_rows.KEYS
+    if rows <= _STACKED_ROWS and options.fused:
+        end = -(-segment.end // kernel.KEYS) * kernel.KEYS
         keys, values = segment.cache.read(layer, end)
-        if few_rows.takes(query, keys, values):
+        if kernel.takes(query, keys, values):
             stack = heads // key.shape[0]
             precise = torch.float32, query.device
             mask = segment.mask(positions, options.window, end, stack, *precise)
-            out = few_rows.attend_few(query, keys, values, mask, segment.end, options.scale)
+            out = kernel.attend_few(query, keys, values, mask, segment.end, options.scale)
             return out.transpose(0, 1)
     keys, values = segment.cache.read(layer, segment.end)
     # The query heads of a group stand one behind the other, as more rows of one head.
-    stack = heads // key.shape[0] if rows <= _FEW_ROWS or not options.fused else 1
+    stack = heads // key.shape[0] if rows <= _STACKED_ROWS or not options.fused else 1
     stacked = query.reshape(heads // stack, stack * rows, -1)
     bias = segment.bias(positions, options.window, query, stack)
     if options.fused:

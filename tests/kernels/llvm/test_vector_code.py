@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import ctypes
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import torch
 
 from paceline.kernels.llvm.machine_code import Code
+from paceline.kernels.llvm.records import Integer, layout
 from paceline.kernels.llvm.vector_code import LANES, Writer, loop
 from tests.kernels.llvm.test_machine_code import I64, function, number
 
@@ -83,26 +84,33 @@ def test_one_number_in_each_lane_and_addresses() -> None:
     made, (x, out) = writer("pointer", "pointer")
     third = made.load(made.at(x, 2, 4), made.t.f32)
     again = made.load(made.at(x, I64(2), 4), made.t.f32)
-    made.b.store(made.everywhere(made.b.fadd(third, again), made.t.floats), out, align=1)
+    made.b.store(made.broadcast(made.b.fadd(third, again), made.t.floats), out, align=1)
     made.b.ret_void()
     found = torch.empty(LANES)
     call(made, torch.arange(4.0), found)
     assert found.tolist() == [4.0] * LANES
 
 
+class Share(NamedTuple):
+    thread: Integer
+    threads: Integer
+    tasks: Integer
+
+
 @pytest.mark.parametrize(("count", "threads"), [(7, 3), (2, 5), (0, 2), (16, 1)])
-def test_every_thing_is_one_threads(count: int, threads: int) -> None:
+def test_every_task_is_one_threads(count: int, threads: int) -> None:
     made, (fields, out) = writer("pointer", "pointer")
-    own, team, things = made.fields(fields, 3)
-    for i, end in enumerate(made.share(things, (own, team))):
+    share = made.record(Share, fields)
+    for i, end in enumerate(made.share(share.tasks, (share.thread, share.threads))):
         made.b.store(end, made.at(out, i, 8))
     made.b.ret_void()
     done: list[int] = []
     code = Code(str(made.module))
     run = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p)(code["function"])
     for thread in range(threads):
-        given, ends = torch.tensor([thread, threads, count]), torch.empty(2, dtype=torch.int64)
-        run(given.data_ptr(), ends.data_ptr())
+        given = layout(Share).pack(*Share(thread=thread, threads=threads, tasks=count))
+        ends = torch.empty(2, dtype=torch.int64)
+        run(given, ends.data_ptr())
         done += range(*ends.tolist())
     assert done == list(range(count))
 

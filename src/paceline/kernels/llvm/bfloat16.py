@@ -1,137 +1,67 @@
-"""Products with bfloat16 weights by the dot products of AVX-512 BF16.
-
-A product with few rows is bound by reading the weights, if the kernel lets it be. oneDNN's reads
-them at full speed for five or six rows; for one it takes a tenth longer and for eight a third.
-This one takes hardly longer for twelve rows than for one, and a row has the same bits in any
-company, which oneDNN's kernels do not promise.
-
-The weights lie as the loop reads them: a record for every 32 outputs and 2 inputs holds the two
-weights of output 0, those of output 1, and so on.
-"""
+"""The loop of `kernels.bfloat16`, by the dot products of AVX-512 BF16."""
 
 from __future__ import annotations
 
 import functools
-from typing import Any
+from typing import Any, NamedTuple
 
-import torch
-from torch import Tensor
-from torch.nn import functional
-
-from paceline.kernels.linear import pad_rows
-from paceline.kernels.llvm.machine_code import Functions, compiles, has_instructions
+from paceline.kernels.llvm.machine_code import Function, compile_functions, compiles
+from paceline.kernels.llvm.records import Integer, Pointer
 from paceline.kernels.llvm.vector_code import LANES, Writer, loop
 
 _HALVES = 2
-"""Registers of outputs that a loop fills at once."""
+"""Vectors of outputs that a tile computes at once."""
 
-_OUTPUTS = _HALVES * LANES
-_RECORD = 4 * _OUTPUTS
-_MOST_ROWS = 12
-"""Rows that a loop takes at once: with 2 registers of sums each they leave room for the rest."""
+OUTPUTS = _HALVES * LANES
+"""Outputs of a block."""
 
-_CHUNK = 20 * _MOST_ROWS
-"""Rows that read the weights together: they are copied into the order in which they are read."""
+LINE = 4 * OUTPUTS
+"""Bytes of the weights of a block of outputs for one pair of inputs."""
+
+MOST_ROWS = 12
+"""Rows that a tile takes at once: with 2 accumulators each they leave registers for the rest."""
 
 _NEAR, _FAR = (3072, 3), (8192, 2)
-"""Bytes that are asked for before they are read, and the cache they go to (3: the first, 2: the
-second). With few rows the processor keeps up by itself; with more, six and eight rows take 15 %
-longer without, and the second cache has more room for what is under way."""
+"""How many bytes ahead to prefetch, and into which cache (3: the first, 2: the second). With few
+rows the processor's own prefetcher keeps up; with more, six and eight rows take 15 % longer
+without, and the second cache has more room for what is under way."""
 
 _MANY_ROWS = 6
-"""From so many rows on it is far."""
-
-_ZEROS = torch.zeros(_OUTPUTS, dtype=torch.bfloat16, device="cpu")
-"""What is added where there is no bias or no residual."""
+"""The fewest rows for which it is far."""
 
 
-class Bfloat16Linear:
-    """See `linear.Linear`. A row has the same bits whatever rows stand beside it.
+class ProductArguments(NamedTuple):
+    """Arguments of the loop: `full_tiles` tiles of `MOST_ROWS` rows, then those of the last tile.
 
-    Args:
-        weight: bfloat16 `[out, in]`, `in` even.
-        bias: bfloat16 `[out]`, or none.
+    There are `blocks` blocks of `OUTPUTS` outputs and `pairs` pairs of inputs. From one block to
+    the next, bias and residual advance by these bytes, and the residual from row to row; with 0,
+    the same zeros are read again.
     """
 
-    least_rows = 1
-
-    def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
-        self._outputs, self._inputs = weight.shape
-        for given, shape in ((weight, (self._outputs, self._inputs)), (bias, (self._outputs,))):
-            if given is not None and not _fits(given, shape):
-                raise ValueError(f"expected bfloat16 {list(shape)} on the CPU; got {_told(given)}")
-        self._filled = -self._outputs % _OUTPUTS
-        weight = pad_rows(weight, self._outputs + self._filled)
-        pairs = weight.reshape(-1, _OUTPUTS, self._inputs // 2, 2)
-        self._records = pairs.permute(0, 2, 1, 3).contiguous()
-        self._bias = None if bias is None else functional.pad(bias, (0, self._filled))
-        self._functions = _functions()
-
-    @property
-    def num_bytes(self) -> int:
-        """See `linear.Linear.num_bytes`."""
-        return self._records.nbytes
-
-    def __call__(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
-        """See `linear.Linear`. Bias and residual are added before the result is rounded."""
-        if x.dim() != 2 or not _fits(x, (len(x), self._inputs)):
-            raise ValueError(f"expected bfloat16 [n, {self._inputs}] on the CPU; got {_told(x)}")
-        if residual is not None:
-            if not _fits(residual, (len(x), self._outputs)):
-                raise ValueError(
-                    f"expected a bfloat16 residual [{len(x)}, {self._outputs}] on the CPU; got "
-                    f"{_told(residual)}"
-                )
-            residual = functional.pad(residual, (0, self._filled)) if self._filled else residual
-            residual = residual.contiguous()
-        x = x.contiguous()
-        out = x.new_empty(len(x), self._outputs + self._filled)
-        for first in range(0, len(x), _CHUNK):
-            own = slice(first, first + _CHUNK)
-            self._multiply(x[own], None if residual is None else residual[own], out[own])
-        return out[:, : self._outputs] if self._filled else out
-
-    def _multiply(self, x: Tensor, residual: Tensor | None, out: Tensor) -> None:
-        blocks, pairs = self._records.shape[:2]
-        threads = torch.get_num_threads()
-        scratch = x.new_empty(threads * x.numel())
-        bias = _ZEROS if self._bias is None else self._bias
-        added = _ZEROS if residual is None else residual
-        full = (len(x) - 1) // _MOST_ROWS
-        tensors = (x, self._records, out, scratch, bias, added)
-        steps = (_step(self._bias), _step(residual), 0 if residual is None else out.stride(0) * 2)
-        places = (tensor.data_ptr() for tensor in tensors)
-        arguments = (*places, blocks, pairs, full, *steps)
-        self._functions.run(len(x) - full * _MOST_ROWS, arguments, threads)
-
-
-def _fits(tensor: Tensor, shape: tuple[int, ...]) -> bool:
-    """Whether the loops may read it: they look at nothing but its address."""
-    return tensor.shape == shape and tensor.dtype is torch.bfloat16 and tensor.device.type == "cpu"
-
-
-def _told(tensor: Tensor) -> str:
-    return f"{tensor.dtype} {list(tensor.shape)} on {tensor.device}"
-
-
-def _step(added: Tensor | None) -> int:
-    """Bytes from one block of outputs to the next: zeros are read again and again."""
-    return 0 if added is None else 2 * _OUTPUTS
+    x: Pointer
+    weights: Pointer
+    out: Pointer
+    scratch: Pointer
+    bias: Pointer
+    residual: Pointer
+    blocks: Integer
+    pairs: Integer
+    full_tiles: Integer
+    bias_block_bytes: Integer
+    residual_block_bytes: Integer
+    residual_row_bytes: Integer
 
 
 @functools.cache
-def bfloat16_works() -> bool:
-    """Whether this processor has the instructions, and the loops can be compiled and called.
-
-    Not on one with AMX, for which oneDNN has kernels that no loop of dot products keeps up with.
-    """
-    names = ("avx512f", "avx512bw", "avx512vl", "avx512bf16")
-    return compiles(_functions, *names) and not has_instructions("amx-bf16")
+def is_available() -> bool:
+    """Whether this processor has the instructions, and the loops can be compiled and called."""
+    return compiles(functions, "avx512f", "avx512bw", "avx512vl", "avx512bf16")
 
 
 @functools.cache
-def _functions() -> Functions[int]:
-    return Functions(range(1, _MOST_ROWS + 1), _write)
+def functions() -> dict[int, Function[ProductArguments]]:
+    """The loops, by the rows of the last tile."""
+    return compile_functions(ProductArguments, range(1, MOST_ROWS + 1), _write)
 
 
 def _write(module: Any, names: dict[int, str], team: list[int]) -> None:
@@ -141,11 +71,11 @@ def _write(module: Any, names: dict[int, str], team: list[int]) -> None:
 
 
 class _Tile(Writer):
-    """Writes the function that computes 32 outputs of so many rows.
+    """Writes the function that computes a tile: 32 outputs of `rows` rows.
 
     It takes the activations in the order in which it reads them, for every pair of inputs those of
-    all rows; the records; where the results go and the bytes from one row of them to the next;
-    what is added: a bias, and a residual with its own step; and how many pairs there are.
+    all rows; the weights; where the results are stored and the bytes from one row of them to the
+    next; the bias, and the residual with its own step; and the number of pairs.
     """
 
     def __init__(self, module: Any, rows: int) -> None:
@@ -157,20 +87,20 @@ class _Tile(Writer):
     def write(self) -> Any:
         """The whole function."""
         b, t = self.b, self.t
-        x, records, out, step, bias, residual, residual_step, pairs = self.function.args
+        x, weights, out, step, bias, residual, residual_step, pairs = self.function.args
         ahead, cache = _NEAR if self._rows < _MANY_ROWS else _FAR
 
         def pair(index: Any, sums: list[Any]) -> list[Any]:
-            record = self.at(records, index, _RECORD)
-            halves = [self.at(record, half, 4 * LANES) for half in range(_HALVES)]
+            line = self.at(weights, index, LINE)
+            halves = [self.at(line, half, 4 * LANES) for half in range(_HALVES)]
             for half in halves:
                 self.prefetch(self.at(half, ahead), cache)
-            weights = [self.load(half, t.ints) for half in halves]
+            loaded = [self.load(half, t.ints) for half in halves]
             own = self.at(x, index, 4 * self._rows)
             later = []
             for r in range(self._rows):
-                two = self.everywhere(self.load(self.at(own, r, 4), t.i32), t.ints)
-                for half, weight in enumerate(weights):
+                two = self.broadcast(self.load(self.at(own, r, 4), t.i32), t.ints)
+                for half, weight in enumerate(loaded):
                     later.append(self.dot(sums[_HALVES * r + half], weight, two))
             return later
 
@@ -182,19 +112,19 @@ class _Tile(Writer):
                 for base, by in ((out, step), (residual, residual_step))
             )
             for half in range(_HALVES):
-                behind = 2 * LANES * half
-                value = b.fadd(sums[_HALVES * r + half], self.floats(self.at(bias, behind)))
-                value = b.fadd(value, self.floats(self.at(own, behind)))
-                b.store(self.bfloat16(value), self.at(row, behind), align=1)
+                offset = 2 * LANES * half
+                value = b.fadd(sums[_HALVES * r + half], self.floats(self.at(bias, offset)))
+                value = b.fadd(value, self.floats(self.at(own, offset)))
+                b.store(self.bfloat16(value), self.at(row, offset), align=1)
         b.ret_void()
         return self.function
 
 
 class _Product(Writer):
-    """Writes the function that multiplies some full tiles of rows, and so many rows behind them.
+    """Writes the function that multiplies full tiles of rows, then a tile of `rows` rows.
 
-    Each thread copies the activations for itself, which takes far less time than to wait for one
-    another. Then it does its outputs: all rows of a block of them, while its weights are near.
+    Each thread copies the activations for itself, which takes far less time than a barrier. Then it
+    computes its outputs: all rows of a block of them, while the block's weights are in the cache.
     """
 
     def __init__(
@@ -206,48 +136,47 @@ class _Product(Writer):
     def write(self) -> None:
         """The whole function."""
         b, t = self.b, self.t
-        fields = self.fields(self.function.args[0], 12)
-        x, records, out, scratch, bias, residual = (b.inttoptr(f, t.pointer) for f in fields[:6])
-        blocks, pairs, full, bias_block, residual_block, residual_step = fields[6:]
+        arguments = self.record(ProductArguments, self.function.args[0])
+        blocks, pairs, full = arguments.blocks, arguments.pairs, arguments.full_tiles
         thread = self.thread(self._team)
         width = b.mul(pairs, t.i64(4))
-        step = b.mul(blocks, t.i64(2 * _OUTPUTS))
-        count = b.add(b.mul(full, t.i64(_MOST_ROWS)), t.i64(self._rows))
-        own = self.at(scratch, b.mul(thread[0], b.mul(count, width)))
+        step = b.mul(blocks, t.i64(2 * OUTPUTS))
+        count = b.add(b.mul(full, t.i64(MOST_ROWS)), t.i64(self._rows))
+        own = self.at(arguments.scratch, b.mul(thread[0], b.mul(count, width)))
 
         def copy(first: Any, rows: int) -> None:
-            behind = b.mul(first, width)
-            self._interleave(self.at(x, behind), self.at(own, behind), rows, pairs)
+            offset = b.mul(first, width)
+            self._interleave(self.at(arguments.x, offset), self.at(own, offset), rows, pairs)
 
-        self.every_tile(full, _MOST_ROWS, self._rows, copy)
+        self.for_each_tile(full, MOST_ROWS, self._rows, copy)
 
         def block(index: Any, _: list[Any]) -> list[Any]:
-            weights = self.at(records, b.mul(index, pairs), _RECORD)
-            result = self.at(out, index, 2 * _OUTPUTS)
-            added = self.at(bias, b.mul(index, bias_block))
-            carried = self.at(residual, b.mul(index, residual_block))
+            weights = self.at(arguments.weights, b.mul(index, pairs), LINE)
+            result = self.at(arguments.out, index, 2 * OUTPUTS)
+            bias = self.at(arguments.bias, b.mul(index, arguments.bias_block_bytes))
+            residual = self.at(arguments.residual, b.mul(index, arguments.residual_block_bytes))
 
             def call(first: Any, rows: int) -> None:
-                arguments = [
+                operands = [
                     self.at(own, b.mul(first, width)),
                     weights,
                     self.at(result, b.mul(first, step)),
                     step,
-                    added,
-                    self.at(carried, b.mul(first, residual_step)),
-                    residual_step,
+                    bias,
+                    self.at(residual, b.mul(first, arguments.residual_row_bytes)),
+                    arguments.residual_row_bytes,
                     pairs,
                 ]
-                b.call(self._tiles[rows], arguments)
+                b.call(self._tiles[rows], operands)
 
-            self.every_tile(full, _MOST_ROWS, self._rows, call)
+            self.for_each_tile(full, MOST_ROWS, self._rows, call)
             return []
 
         loop(b, *self.share(blocks, thread), [], block)
         b.ret_void()
 
     def _interleave(self, x: Any, own: Any, rows: int, pairs: Any) -> None:
-        """For every pair of inputs those of all rows, one behind the other."""
+        """Store the activations pair of inputs by pair, those of all rows side by side."""
         b, t = self.b, self.t
         starts = [self.at(x, b.mul(pairs, t.i64(4 * r))) for r in range(rows)]
 

@@ -1,27 +1,30 @@
 """Loops that are compiled for this processor, and run by the threads that torch has already.
 
-LLVM (llvmlite, of the extra `fast`) writes them. They run in the OpenMP of torch: threads of their
-own would fight with those of torch, which spin between products.
+LLVM (llvmlite, of the extra `fast`) compiles them. They run in the OpenMP runtime of torch: threads
+of their own would compete with those of torch, which spin between products.
 """
 
 from __future__ import annotations
 
 import ctypes
+import functools
 import logging
-import struct
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 import torch
 
+from paceline.kernels.llvm.records import layout
+
 MAPS = Path("/proc/self/maps")
-"""What is loaded, as Linux tells it."""
+"""The files that this process has loaded, as Linux lists them."""
 
 Key = TypeVar("Key", bound=Hashable)
+Record = TypeVar("Record", bound=tuple[Any, ...])
 
 FAILURES = (AttributeError, OSError, RuntimeError, TypeError, ValueError)
-"""What comes of another llvmlite, or where no OpenMP is found. torch can do the same."""
+"""What another llvmlite or another OpenMP may raise. torch computes the same without them."""
 
 log = logging.getLogger("paceline")
 
@@ -29,34 +32,54 @@ log = logging.getLogger("paceline")
 class Team:
     """The OpenMP threads of torch: they run one function together.
 
+    A parallel region is started by `GOMP_parallel`, which GNU's and LLVM's runtimes export under
+    Linux. The entry is looked up in the runtime that torch itself loaded, since a second runtime
+    would start threads of its own. A region that is tried here shows whether it does what it
+    should.
+
     Raises:
-        OSError: torch runs without OpenMP, or with one that cannot be called.
+        OSError: torch runs without OpenMP, or with a runtime that cannot be called so, as under
+            macOS and Windows.
     """
 
     def __init__(self) -> None:
+        if not torch.backends.openmp.is_available():
+            raise OSError("torch runs without OpenMP")
         library = ctypes.CDLL(_openmp())
         try:
             self._parallel = library.GOMP_parallel
-            told = (library.omp_get_thread_num, library.omp_get_num_threads)
+            queries = (library.omp_get_thread_num, library.omp_get_num_threads)
         except AttributeError as error:
             raise OSError(str(error)) from error
-        self.functions = [ctypes.cast(function, ctypes.c_void_p).value or 0 for function in told]
-        """Where the functions are that tell the number of a thread, and how many there are."""
+        self.queries = [ctypes.cast(query, ctypes.c_void_p).value or 0 for query in queries]
+        """The addresses of the functions that return a thread's number and how many there are."""
         unsigned = ctypes.c_uint
         self._parallel.argtypes = [ctypes.c_void_p, ctypes.c_void_p, unsigned, unsigned]
         self._parallel.restype = None
+        self._try(*queries)
 
-    def run(self, function: int, arguments: ctypes.Array[ctypes.c_int64], threads: int) -> None:
-        """Call a function, which takes the address of its arguments, in so many threads."""
+    def run(self, function: int, arguments: bytes, threads: int) -> None:
+        """Call a function, which takes the address of its arguments, in `threads` threads."""
         self._parallel(function, arguments, threads, 0)
+
+    def _try(self, number: Callable[[], int], count: Callable[[], int]) -> None:
+        """Run a region of two threads, which reports their numbers."""
+        found: list[tuple[int, int]] = []
+        report = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(
+            lambda _: found.append((number(), count()))
+        )
+        address = ctypes.cast(report, ctypes.c_void_p).value or 0
+        self.run(address, b"", 2)
+        if sorted(found) not in ([(0, 1)], [(0, 2), (1, 2)]):
+            raise OSError(f"the OpenMP runtime of torch ran two threads as {found}")
 
 
 def _openmp() -> str:
-    """The file of the OpenMP that is loaded: of several, the one that comes with torch."""
+    """The file of the OpenMP runtime that is loaded: of several, the one that torch brings."""
     lines = MAPS.read_text(errors="surrogateescape").splitlines()
     mapped = (line.split(maxsplit=5) for line in lines)
     files = [Path(fields[5]) for fields in mapped if len(fields) == 6]
-    found = [file for file in files if file.name.startswith(("libgomp", "libiomp5"))]
+    found = [file for file in files if file.name.startswith(("libgomp", "libiomp5", "libomp"))]
     own = Path(torch.__file__).parent
     for file in sorted(found, key=lambda file: own not in file.parents):
         return str(file)
@@ -64,7 +87,7 @@ def _openmp() -> str:
 
 
 class Code:
-    """Machine code of a module of LLVM. It lives as long as this does.
+    """Machine code of an LLVM module. It lives as long as this does.
 
     Args:
         source: LLVM's textual form.
@@ -95,70 +118,102 @@ class Code:
         return address
 
 
+class Function(Generic[Record]):
+    """A compiled function of one record, run by the threads of torch.
+
+    Args:
+        code: what it is part of.
+        name: its name there.
+        record: the type of its arguments, see `records`.
+        team: what runs it.
+    """
+
+    def __init__(self, code: Code, name: str, record: type[Record], team: Team) -> None:
+        self._code, self._team = code, team
+        self._address = code[name]
+        self._alone = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(self._address)
+        self._pack = layout(record).pack
+
+    def __call__(self, record: Record, threads: int) -> None:
+        """Call it in `threads` threads, each with the address of the packed record."""
+        arguments = self._pack(*record)
+        if threads == 1:
+            self._alone(arguments)
+        else:
+            self._team.run(self._address, arguments, threads)
+
+    def __deepcopy__(self, memo: object) -> Function[Record]:
+        """Code is shared by the copies of what calls it."""
+        return self
+
+
+def compile_functions(
+    record: type[Record],
+    keys: Iterable[Key],
+    write: Callable[[Any, dict[Key, str], list[int]], object],
+) -> dict[Key, Function[Record]]:
+    """Compile functions that take the same record.
+
+    Args:
+        record: the type of their arguments, see `records`.
+        keys: what they are called by.
+        write: writes them into a module. It is given a name for each key, and `Team.queries`.
+
+    Raises:
+        FAILURES: they cannot be compiled, or there is no team.
+    """
+    from llvmlite import ir
+
+    team = _team()
+    names = {key: f"function_{number}" for number, key in enumerate(keys)}
+    module = ir.Module("paceline")
+    write(module, names, team.queries)
+    code = Code(str(module))
+    return {key: Function(code, name, record, team) for key, name in names.items()}
+
+
+@functools.cache
+def _team() -> Team:
+    return Team()
+
+
 def has_instructions(*names: str) -> bool:
-    """Whether llvmlite is there and the processor has these, in LLVM's names."""
+    """Whether llvmlite is installed and the processor has these instructions, by LLVM's names.
+
+    Where llvmlite is missing on a processor with AVX-512, a warning in the log says what that
+    costs.
+    """
     try:
         from llvmlite import binding
 
         features = binding.get_host_cpu_features()
-    except (ImportError, OSError, RuntimeError):  # missing, or without its library
+    except (ImportError, OSError, RuntimeError) as error:  # missing, or without its library
+        if "AVX512" in torch.backends.cpu.get_cpu_capability():
+            _warn(f"llvmlite is missing ({error}); install it with pip install 'paceline[fast]'")
         return False
     return all(features.get(name, False) for name in names)
-
-
-def float_bits(number: float) -> int:
-    """A float32 as an argument, which is an integer of the same bits.
-
-    >>> hex(float_bits(1.0))
-    '0x3f800000'
-    """
-    bits: int = struct.unpack("<i", struct.pack("<f", number))[0]
-    return bits
 
 
 def compiles(functions: Callable[[], object], *instructions: str) -> bool:
     """Whether the processor has these instructions, and the functions can be compiled and called.
 
-    Why they cannot is told in the log.
+    If they cannot, a warning in the log says why and what it costs.
     """
     if not has_instructions(*instructions):
         return False
     try:
         functions()
     except FAILURES as error:
-        log.info("torch in place of compiled loops: %s", error)
+        _warn(f"they cannot be compiled or called here: {error}")
         return False
     return True
 
 
-class Functions(Generic[Key]):
-    """Functions that are compiled together, and run by the threads of torch.
-
-    Args:
-        keys: what they are called by.
-        write: writes them into a module. It is given a name for each key, and `Team.functions`.
-
-    Raises:
-        FAILURES: they cannot be compiled, or there is no team.
-    """
-
-    def __init__(
-        self, keys: Iterable[Key], write: Callable[[Any, dict[Key, str], list[int]], object]
-    ) -> None:
-        from llvmlite import ir
-
-        self._team = Team()
-        names = {key: f"function_{number}" for number, key in enumerate(keys)}
-        module = ir.Module("paceline")
-        write(module, names, self._team.functions)
-        self._code = Code(str(module))
-        self._address = {key: self._code[name] for key, name in names.items()}
-
-    def __deepcopy__(self, memo: object) -> Functions[Key]:
-        """Code is shared by the copies of what calls it."""
-        return self
-
-    def run(self, key: Key, arguments: Sequence[int], threads: int) -> None:
-        """Call one with these numbers; it is given their address."""
-        numbers = (ctypes.c_int64 * len(arguments))(*arguments)
-        self._team.run(self._address[key], numbers, threads)
+@functools.cache
+def _warn(reason: str) -> None:
+    """Once a process for each reason."""
+    log.warning(
+        "the compiled loops do not run, and torch's kernels stand in for them: passes in bfloat16 "
+        "over several rows and drafts in int4 take up to twice as long. Reason: %s",
+        reason,
+    )

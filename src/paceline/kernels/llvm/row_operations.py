@@ -1,163 +1,115 @@
-"""What a decoder layer does to its rows between the products: norms, rotation, gates.
-
-torch does each in several steps, every one with its own dispatch and, behind products that have
-filled the caches with weights, with its own code to fetch again. In bfloat16 on a processor with
-AVX-512 each is one compiled loop; elsewhere torch does them.
-"""
+"""The loops of `kernels.row_operations`: norms, rotary positions and gates of bfloat16 rows."""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
-from typing import Any
+from typing import Any, Generic, NamedTuple, TypeVar
 
-import torch
-from torch import Tensor
-from torch.nn.functional import silu
-
-from paceline.kernels.llvm.machine_code import Functions, compiles, float_bits
+from paceline.kernels.llvm.machine_code import Function, compile_functions, compiles
+from paceline.kernels.llvm.records import Float, Integer, Pointer
 from paceline.kernels.llvm.vector_code import LANES, Writer, loop
 
-_ALONE = 2**15
-"""Numbers up to which one thread is as fast as all."""
+
+class NormArguments(NamedTuple):
+    """Arguments of the norm: `rows` rows of `vectors` vectors of 16 elements."""
+
+    x: Pointer
+    weight: Pointer
+    out: Pointer
+    rows: Integer
+    vectors: Integer
+    eps: Float
 
 
-def rms_norm(x: Tensor, weight: Tensor, eps: float, offset: float = 0.0) -> Tensor:
-    """RMSNorm: x / sqrt(mean(x^2) + eps) * (offset + weight), in float32 inside.
+class RotationArguments(NamedTuple):
+    """Arguments of the rotation: `heads` heads a row, each of twice `half_vectors` vectors.
 
-    (Zhang & Sennrich 1910.07467.) Without an offset the quotient is rounded to the dtype of `x`
-    before it is multiplied, with one behind, as the models do.
-
-    Args:
-        x: `[..., width]`.
-        weight: `[width]`.
-        eps: added to the mean.
-        offset: added to the weight.
-
-    >>> rms_norm(torch.tensor([[3.0, 4.0]]), torch.ones(2), 0.0)
-    tensor([[0.8485, 1.1314]])
+    Rows of `x` start `row_bytes` apart.
     """
-    width = x.shape[-1]
-    if offset or width % LANES or not _compiled(x, weight) or weight.shape != (width,):
-        wide = x.float()
-        wide = wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + eps)
-        return (
-            (wide * (offset + weight.float())).to(x.dtype) if offset else weight * wide.to(x.dtype)
-        )
-    x, weight = x.contiguous(), weight.contiguous()
-    out = torch.empty_like(x)
-    numbers = (x.numel() // width, width // LANES, float_bits(eps))
-    _run("norm", x.numel(), (x, weight, out), numbers)
-    return out
+
+    x: Pointer
+    cos: Pointer
+    sin: Pointer
+    out: Pointer
+    rows: Integer
+    heads: Integer
+    half_vectors: Integer
+    row_bytes: Integer
 
 
-def rotate(heads: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Rotary positions: x cos + roll(x, width / 2) sin, for every head of every row.
+class GateArguments(NamedTuple):
+    """Arguments of the gate: rows of `vectors` vectors of gates, then as many of values."""
 
-    Args:
-        heads: `[n, heads, width]`.
-        cos, sin: `[n, 1, width]`; the sines of the first half with a minus.
-
-    Returns:
-        `[heads, n, width]`.
-    """
-    rows, count, width = heads.shape
-    angles = (rows, 1, width)
-    fit = cos.shape == sin.shape == angles and width % (2 * LANES) == 0
-    if not (fit and _compiled(heads, cos, sin)):
-        return torch.addcmul(heads * cos, heads.roll(width // 2, -1), sin).transpose(0, 1)
-    if heads.stride()[1:] != (width, 1):
-        heads = heads.contiguous()
-    cos, sin = cos.contiguous(), sin.contiguous()
-    out = heads.new_empty(count, rows, width)
-    numbers = (rows, count, width // (2 * LANES), 2 * heads.stride(0))
-    _run("rotate", heads.numel(), (heads, cos, sin, out), numbers)
-    return out
-
-
-def gated(gate_up: Tensor, activation: Callable[[Tensor], Tensor]) -> Tensor:
-    """activation(gate) * up: the gated units of Shazeer 2002.05202.
-
-    Args:
-        gate_up: `[n, 2 width]`, the gates before what they are for.
-        activation: `torch.nn.functional.silu` is compiled, others are not.
-
-    >>> gated(torch.tensor([[0.0, 1.0, 5.0, 2.0]]), silu)
-    tensor([[0.0000, 1.4621]])
-    """
-    rows, width = len(gate_up), gate_up.shape[1] // 2
-    if activation is not silu or width % LANES or not _compiled(gate_up):
-        gate, up = gate_up.chunk(2, dim=-1)
-        return activation(gate).mul_(up)
-    gate_up = gate_up.contiguous()
-    out = gate_up.new_empty(rows, width)
-    _run("gate", gate_up.numel(), (gate_up, out), (rows, width // LANES))
-    return out
-
-
-def _run(name: str, size: int, tensors: tuple[Tensor, ...], numbers: tuple[int, ...]) -> None:
-    threads = 1 if size <= _ALONE else torch.get_num_threads()
-    _functions().run(name, (*(tensor.data_ptr() for tensor in tensors), *numbers), threads)
-
-
-def _compiled(*tensors: Tensor) -> bool:
-    fit = all(x.dtype is torch.bfloat16 and x.device.type == "cpu" for x in tensors)
-    return fit and compiled_work()
+    gate_up: Pointer
+    out: Pointer
+    rows: Integer
+    vectors: Integer
 
 
 @functools.cache
-def compiled_work() -> bool:
+def is_available() -> bool:
     """Whether this processor has the instructions, and the loops can be compiled and called."""
-    return compiles(_functions, "avx512f", "avx512bw", "avx512vl")
+    return compiles(lambda: (norm(), rotation(), gate()), "avx512f", "avx512bw", "avx512vl")
 
 
 @functools.cache
-def _functions() -> Functions[str]:
-    return Functions(("norm", "rotate", "gate"), _write)
+def norm() -> Function[NormArguments]:
+    """RMSNorm without an offset."""
+    return _compile(NormArguments, _Norm)
 
 
-def _write(module: Any, names: dict[str, str], team: list[int]) -> None:
-    for kind, writer in (("norm", _Norm), ("rotate", _Rotation), ("gate", _Gate)):
-        writer(module, names[kind], team).write()
+@functools.cache
+def rotation() -> Function[RotationArguments]:
+    """Rotary positions."""
+    return _compile(RotationArguments, _Rotation)
 
 
-class _RowWriter(Writer):
+@functools.cache
+def gate() -> Function[GateArguments]:
+    """Units gated by SiLU."""
+    return _compile(GateArguments, _Gate)
+
+
+Arguments = TypeVar("Arguments", NormArguments, RotationArguments, GateArguments)
+
+
+def _compile(record: type[Arguments], writer: type[_RowWriter[Arguments]]) -> Function[Arguments]:
+    def write(module: Any, names: dict[None, str], team: list[int]) -> None:
+        writer(module, names[None], record, team).write()
+
+    return compile_functions(record, [None], write)[None]
+
+
+class _RowWriter(Writer, Generic[Arguments]):
     """Writes a function that does something to every row, each thread to its share of them."""
 
-    tensors: int
-    numbers: int
-
-    def __init__(self, module: Any, name: str, team: list[int]) -> None:
+    def __init__(self, module: Any, name: str, record: type[Arguments], team: list[int]) -> None:
         super().__init__(module, name, "pointer")
+        self._record: type[Arguments] = record
         self._team = team
 
     def write(self) -> None:
         """The whole function."""
-        b, t = self.b, self.t
-        fields = self.fields(self.function.args[0], self.tensors + self.numbers)
-        places = [b.inttoptr(field, t.pointer) for field in fields[: self.tensors]]
-        numbers = fields[self.tensors :]
+        arguments = self.record(self._record, self.function.args[0])
 
         def body(row: Any, _: list[Any]) -> list[Any]:
-            self.row(row, places, numbers)
+            self.row(row, arguments)
             return []
 
-        loop(b, *self.share(numbers[0], self.thread(self._team)), [], body)
-        b.ret_void()
+        loop(self.b, *self.share(arguments.rows, self.thread(self._team)), [], body)
+        self.b.ret_void()
 
-    def row(self, row: Any, places: list[Any], numbers: list[Any]) -> None:
-        """What is done to one row; the first of the numbers says how many there are."""
+    def row(self, row: Any, arguments: Arguments) -> None:
+        """What is done to one row."""
         raise NotImplementedError
 
 
-class _Norm(_RowWriter):
-    tensors, numbers = 3, 3
-
-    def row(self, row: Any, places: list[Any], numbers: list[Any]) -> None:
+class _Norm(_RowWriter[NormArguments]):
+    def row(self, row: Any, arguments: NormArguments) -> None:
         b, t = self.b, self.t
-        _, parts, bits = numbers
-        x, weight, out = places
-        x, out = (self.at(base, b.mul(row, parts), 2 * LANES) for base in (x, out))
+        vectors, weight = arguments.vectors, arguments.weight
+        start = b.mul(row, vectors)
+        x, out = (self.at(base, start, 2 * LANES) for base in (arguments.x, arguments.out))
         fma = self.declare("llvm.fma.v16f32", t.floats, t.floats, t.floats, t.floats)
         add = self.declare("llvm.vector.reduce.fadd.v16f32", t.f32, t.f32, t.floats)
         root = self.declare("llvm.sqrt.f32", t.f32, t.f32)
@@ -166,12 +118,11 @@ class _Norm(_RowWriter):
             value = self.floats(self.at(x, part, 2 * LANES))
             return [b.call(fma, [value, value, sums[0]])]
 
-        (sums,) = loop(b, t.i64(0), parts, [t.floats([0.0] * LANES)], square)
-        width = b.sitofp(b.mul(parts, t.i64(LANES)), t.f32)
+        (sums,) = loop(b, t.i64(0), vectors, [t.floats([0.0] * LANES)], square)
+        width = b.sitofp(b.mul(vectors, t.i64(LANES)), t.f32)
         mean = b.fdiv(b.call(add, [t.f32(0.0), sums]), width)
-        eps = b.bitcast(b.trunc(bits, t.i32), t.f32)
-        scale = b.fdiv(t.f32(1.0), b.call(root, [b.fadd(mean, eps)]))
-        scale = self.everywhere(scale, t.floats)
+        scale = b.fdiv(t.f32(1.0), b.call(root, [b.fadd(mean, arguments.eps)]))
+        scale = self.broadcast(scale, t.floats)
 
         def multiply(part: Any, _: list[Any]) -> list[Any]:
             place = self.at(out, part, 2 * LANES)
@@ -181,52 +132,46 @@ class _Norm(_RowWriter):
             b.store(self.bfloat16(value), place, align=1)
             return []
 
-        loop(b, t.i64(0), parts, [], multiply)
+        loop(b, t.i64(0), vectors, [], multiply)
 
 
-class _Rotation(_RowWriter):
-    tensors, numbers = 4, 4
-
-    def row(self, row: Any, places: list[Any], numbers: list[Any]) -> None:
+class _Rotation(_RowWriter[RotationArguments]):
+    def row(self, row: Any, arguments: RotationArguments) -> None:
         b, t = self.b, self.t
-        rows, count, parts, stride = numbers
-        half = b.mul(parts, t.i64(2 * LANES))
+        half = b.mul(arguments.half_vectors, t.i64(2 * LANES))
         width = b.mul(half, t.i64(2))
-        heads, cos, sin, out = places
-        cos, sin = (self.at(base, b.mul(row, width)) for base in (cos, sin))
-        heads = self.at(heads, b.mul(row, stride))
+        cos, sin = (self.at(base, b.mul(row, width)) for base in (arguments.cos, arguments.sin))
+        heads = self.at(arguments.x, b.mul(row, arguments.row_bytes))
 
         def head(number: Any, _: list[Any]) -> list[Any]:
             x = self.at(heads, b.mul(number, width))
-            result = self.at(out, b.mul(b.add(b.mul(number, rows), row), width))
+            result = self.at(arguments.out, b.mul(b.add(b.mul(number, arguments.rows), row), width))
 
             def part(index: Any, _: list[Any]) -> list[Any]:
                 near = b.mul(index, t.i64(2 * LANES))
-                behind = near, b.add(near, half)
-                values = [self.floats(self.at(x, offset)) for offset in behind]
-                for own, other, offset in zip(values, reversed(values), behind, strict=True):
-                    turned = b.fadd(
+                offsets = near, b.add(near, half)
+                values = [self.floats(self.at(x, offset)) for offset in offsets]
+                for own, other, offset in zip(values, reversed(values), offsets, strict=True):
+                    rotated = b.fadd(
                         b.fmul(own, self.floats(self.at(cos, offset))),
                         b.fmul(other, self.floats(self.at(sin, offset))),
                     )
-                    b.store(self.bfloat16(turned), self.at(result, offset), align=1)
+                    b.store(self.bfloat16(rotated), self.at(result, offset), align=1)
                 return []
 
-            loop(b, t.i64(0), parts, [], part)
+            loop(b, t.i64(0), arguments.half_vectors, [], part)
             return []
 
-        loop(b, t.i64(0), count, [], head)
+        loop(b, t.i64(0), arguments.heads, [], head)
 
 
-class _Gate(_RowWriter):
-    tensors, numbers = 2, 2
-
-    def row(self, row: Any, places: list[Any], numbers: list[Any]) -> None:
+class _Gate(_RowWriter[GateArguments]):
+    def row(self, row: Any, arguments: GateArguments) -> None:
         b, t = self.b, self.t
-        parts = numbers[1]
-        width = b.mul(parts, t.i64(2 * LANES))
-        gates = self.at(places[0], b.mul(row, width), 2)
-        ups, out = self.at(gates, width), self.at(places[1], b.mul(row, width))
+        vectors = arguments.vectors
+        width = b.mul(vectors, t.i64(2 * LANES))
+        gates = self.at(arguments.gate_up, b.mul(row, width), 2)
+        ups, out = self.at(gates, width), self.at(arguments.out, b.mul(row, width))
 
         def part(index: Any, _: list[Any]) -> list[Any]:
             gate, up = (self.floats(self.at(base, index, 2 * LANES)) for base in (gates, ups))
@@ -236,4 +181,4 @@ class _Gate(_RowWriter):
             b.store(self.bfloat16(b.fmul(opened, up)), self.at(out, index, 2 * LANES), align=1)
             return []
 
-        loop(b, t.i64(0), parts, [], part)
+        loop(b, t.i64(0), vectors, [], part)

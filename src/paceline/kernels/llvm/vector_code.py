@@ -1,22 +1,27 @@
 """What the writers of compiled loops share: vectors of 16 numbers, addresses, loops, threads.
 
-LLVM's builder (llvmlite) takes the instructions one by one; these are the phrases.
+LLVM's builder (llvmlite) takes single instructions; these are the phrases made of them.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
+
+from paceline.kernels.llvm.records import FIELD_BYTES, Kind, kinds
 
 LANES = 16
 """Numbers of 32 bits in a register of AVX-512."""
 
 
+Record = TypeVar("Record", bound=tuple[Any, ...])
+
+
 class Types(NamedTuple):
     """LLVM's types."""
 
-    nothing: Any
+    void: Any
     i8: Any
     i16: Any
     i32: Any
@@ -59,7 +64,7 @@ def loop(
 ) -> list[Any]:
     """Write `for index in range(start, end): carried = body(index, carried)`; returns `carried`."""
     entry = builder.block
-    head, inside, behind = (builder.append_basic_block() for _ in range(3))
+    head, inside, after = (builder.append_basic_block() for _ in range(3))
     builder.branch(head)
     builder.position_at_end(head)
     index = builder.phi(start.type)
@@ -67,19 +72,19 @@ def loop(
     values = [builder.phi(value.type) for value in carried]
     for value, first in zip(values, carried, strict=True):
         value.add_incoming(first, entry)
-    builder.cbranch(builder.icmp_signed("<", index, end), inside, behind)
+    builder.cbranch(builder.icmp_signed("<", index, end), inside, after)
     builder.position_at_end(inside)
     later = body(index, values)
     index.add_incoming(builder.add(index, start.type(1)), builder.block)
     for value, new in zip(values, later, strict=True):
         value.add_incoming(new, builder.block)
     builder.branch(head)
-    builder.position_at_end(behind)
+    builder.position_at_end(after)
     return values
 
 
 class Writer:
-    """Writes one function that returns nothing.
+    """Writes one function that returns void.
 
     Args:
         module: where it goes.
@@ -92,11 +97,13 @@ class Writer:
 
         self.module, self.ir, self.t = module, ir, Types.make()
         kinds = [getattr(self.t, argument) for argument in arguments]
-        self.function = ir.Function(module, ir.FunctionType(self.t.nothing, kinds), name)
+        self.function = ir.Function(module, ir.FunctionType(self.t.void, kinds), name)
         self.b = ir.IRBuilder(self.function.append_basic_block("entry"))
 
-    def every_tile(self, full: Any, most: int, rest: int, call: Callable[[Any, int], None]) -> None:
-        """Write `call(first, rows)` for each of `full` tiles of `most` rows, and for the rest."""
+    def for_each_tile(
+        self, full: Any, most: int, rest: int, call: Callable[[Any, int], None]
+    ) -> None:
+        """Write `call(first, rows)` for each of `full` tiles of `most` rows, then for the rest."""
         b, t = self.b, self.t
 
         def one(index: Any, _: list[Any]) -> list[Any]:
@@ -106,25 +113,34 @@ class Writer:
         loop(b, t.i64(0), full, [], one)
         call(b.mul(full, t.i64(most)), rest)
 
-    def fields(self, place: Any, count: int) -> list[Any]:
-        """So many i64, one behind the other."""
-        return [self.load(self.at(place, i, 8), self.t.i64) for i in range(count)]
+    def record(self, kind: type[Record], place: Any) -> Record:
+        """Load the arguments of the function: a record of LLVM values, see `records`."""
+        b, t = self.b, self.t
+        values = []
+        for number, field in enumerate(kinds(kind).values()):
+            value = self.load(self.at(place, number, FIELD_BYTES), t.i64)
+            if field is Kind.POINTER:
+                value = b.inttoptr(value, t.pointer)
+            elif field is Kind.FLOAT:
+                value = b.bitcast(b.trunc(value, t.i32), t.f32)
+            values.append(value)
+        return kind(*values)
 
     def thread(self, team: Sequence[int]) -> tuple[Any, Any]:
         """The number of the thread that runs this, and how many there are.
 
         Args:
-            team: `machine_code.Team.functions`.
+            team: `machine_code.Team.queries`.
         """
         b, t = self.b, self.t
-        tell = self.ir.FunctionType(t.i32, []).as_pointer()
+        query = self.ir.FunctionType(t.i32, []).as_pointer()
         number, count = (
-            b.zext(b.call(b.inttoptr(t.i64(address), tell), []), t.i64) for address in team
+            b.zext(b.call(b.inttoptr(t.i64(address), query), []), t.i64) for address in team
         )
         return number, count
 
     def share(self, count: Any, thread: tuple[Any, Any]) -> tuple[Any, Any]:
-        """From where to where of `count` things are the thread's."""
+        """The first and the end of the thread's share of `count` tasks."""
         b, (number, threads) = self.b, thread
         ends = (number, b.add(number, self.t.i64(1)))
         first, last = (b.sdiv(b.mul(count, end), threads) for end in ends)
@@ -138,29 +154,29 @@ class Writer:
         return self.ir.Function(self.module, self.ir.FunctionType(result, arguments), name)
 
     def at(self, base: Any, offset: Any, size: int = 1) -> Any:
-        """The address `offset` times `size` bytes behind `base`."""
+        """The address `offset` times `size` bytes after `base`."""
         t = self.t
         if isinstance(offset, int):
-            bytes_behind = t.i64(offset * size)
+            distance = t.i64(offset * size)
         else:
-            bytes_behind = self.b.mul(offset, t.i64(size))
-        return self.b.gep(base, [bytes_behind], source_etype=t.i8)
+            distance = self.b.mul(offset, t.i64(size))
+        return self.b.gep(base, [distance], source_etype=t.i8)
 
     def load(self, place: Any, kind: Any) -> Any:
         """A value from anywhere, aligned or not."""
         return self.b.load(place, typ=kind, align=1)
 
     def prefetch(self, place: Any, cache: int) -> None:
-        """Ask for 64 bytes before they are read: into the first cache (3) or the second (2)."""
+        """Prefetch 64 bytes into the first cache (3) or the second (2)."""
         t = self.t
-        ask = self.declare("llvm.prefetch.p0", t.nothing, t.pointer, t.i32, t.i32, t.i32)
+        ask = self.declare("llvm.prefetch.p0", t.void, t.pointer, t.i32, t.i32, t.i32)
         self.b.call(ask, [place, t.i32(0), t.i32(cache), t.i32(1)])
 
-    def everywhere(self, value: Any, kind: Any) -> Any:
-        """A number in each lane."""
-        nothing, first = kind(self.ir.Undefined), self.t.i32(0)
-        alone = self.b.insert_element(nothing, value, first)
-        return self.b.shuffle_vector(alone, nothing, self.t.ints([0] * LANES))
+    def broadcast(self, value: Any, kind: Any) -> Any:
+        """A vector with a value that the loop computes in each lane."""
+        undefined, first = kind(self.ir.Undefined), self.t.i32(0)
+        alone = self.b.insert_element(undefined, value, first)
+        return self.b.shuffle_vector(alone, undefined, self.t.ints([0] * LANES))
 
     def floats(self, place: Any) -> Any:
         """16 bfloat16 from memory as floats."""
@@ -189,7 +205,9 @@ class Writer:
         return self.b.asm(kind, "vdpbf16ps $3, $2, $0", "=v,0,v,v", arguments, side_effect=False)
 
     def exponential(self, value: Any) -> Any:
-        """The exponential of 16 floats to 1e-5 of it, from e**-87 to 2**127; 0 and infinity behind.
+        """The exponential of 16 floats, to 1e-5 of its value from e**-87 to 2**127.
+
+        Below it is 0, above infinity.
 
         Two to the power of a whole number is an exponent; the rest, at most a half, goes through
         Taylor's series.
@@ -199,18 +217,18 @@ class Writer:
         most = self.declare("llvm.maxnum.v16f32", t.floats, t.floats, t.floats)
         nearest = self.declare("llvm.rint.v16f32", t.floats, t.floats)
         fma = self.declare("llvm.fma.v16f32", t.floats, t.floats, t.floats, t.floats)
-        bounded = b.call(most, [b.call(least, [value, self.same(89.0)]), self.same(-87.0)])
-        power = b.fmul(bounded, self.same(1 / math.log(2)))
+        bounded = b.call(most, [b.call(least, [value, self.splat(89.0)]), self.splat(-87.0)])
+        power = b.fmul(bounded, self.splat(1 / math.log(2)))
         whole = b.call(nearest, [power])
         rest = b.fsub(power, whole)
         series = [math.log(2) ** i / math.factorial(i) for i in range(8)]
-        total = self.same(series[-1])
+        total = self.splat(series[-1])
         for coefficient in reversed(series[:-1]):
-            total = b.call(fma, [total, rest, self.same(coefficient)])
+            total = b.call(fma, [total, rest, self.splat(coefficient)])
         exponent = b.add(b.fptosi(whole, t.ints), t.ints([127] * LANES))
         result = b.fmul(total, b.bitcast(b.shl(exponent, t.ints([23] * LANES)), t.floats))
-        return b.select(b.fcmp_ordered("<", value, self.same(-87.0)), self.same(0.0), result)
+        return b.select(b.fcmp_ordered("<", value, self.splat(-87.0)), self.splat(0.0), result)
 
-    def same(self, number: float) -> Any:
-        """A constant in each lane."""
+    def splat(self, number: float) -> Any:
+        """A vector with a float32 constant in each lane."""
         return self.t.floats([number] * LANES)

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from paceline.core.target import Need, TargetInfo
 from paceline.kernels.linear import Linear, pad_rows
-from paceline.kernels.llvm.row_operations import gated, rms_norm, rotate
+from paceline.kernels.row_operations import gated, rms_norm, rotate
 from paceline.targets.attention import Pass, attend
 from paceline.targets.dense.architecture import ACTIVATIONS, Architecture
 from paceline.targets.layers import hidden_states

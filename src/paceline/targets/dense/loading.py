@@ -17,10 +17,10 @@ import torch
 from torch import Tensor
 
 from paceline.errors import ModelError
+from paceline.kernels import attention, row_operations
 from paceline.kernels.linear import Linear
-from paceline.kernels.llvm import few_rows
-from paceline.kernels.llvm.row_major import SharedLinear
 from paceline.kernels.packing import Storage, make_linear, row_costs
+from paceline.kernels.shared import SharedLinear
 from paceline.targets.dense.architecture import Architecture
 from paceline.targets.dense.checkpoint import Checkpoint
 from paceline.targets.dense.decoder import DenseDecoder, Layer
@@ -84,7 +84,7 @@ def from_weights(
         head = reader.head()
         chosen = head if head_ids is None else head[head_ids]
         products = make_linear(chosen.to(dtype), None, head_storage)
-    compile_attention(shape, dtype)
+    prepare_kernels(shape, dtype)
     return kind(
         shape,
         embedding,
@@ -122,16 +122,17 @@ def over(
     reader = _Reader(weights, shape, intermediate_size, dtype, SharedLinear)
     layers = [reader.layer(number) for number in range(shape.num_layers)]
     norm, head = reader.dense("model.norm.weight"), SharedLinear([reader.head()], [None])
-    compile_attention(shape, dtype)
+    prepare_kernels(shape, dtype)
     return DenseDecoder(
         shape, reader.embedding(), layers, norm, head, None, dtype, row_costs=row_costs
     )
 
 
-def compile_attention(shape: Architecture, dtype: torch.dtype) -> None:
-    """Compile the attention loops that passes of this shape use, so that no pass waits for them."""
-    if dtype is torch.bfloat16 and shape.head_dim % few_rows.KEYS == 0:
-        few_rows.works(shape.head_dim)
+def prepare_kernels(shape: Architecture, dtype: torch.dtype) -> None:
+    """Compile and time the loops that passes of this shape use, so that no pass waits for them."""
+    if dtype is torch.bfloat16:
+        row_operations.prepare()
+        attention.prepare(shape.head_dim)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

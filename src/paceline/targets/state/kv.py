@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from paceline.kernels.llvm.few_rows import KEYS
+from paceline.kernels.attention import KEYS
 
 SLACK = 64
 """Rows beyond the capacity, for drafted and padding rows that are scored but never kept."""

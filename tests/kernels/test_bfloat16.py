@@ -8,10 +8,11 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 import torch
 
-from paceline.kernels.llvm.bfloat16 import Bfloat16Linear, bfloat16_works
+from paceline.kernels.bfloat16 import Bfloat16Linear
+from paceline.kernels.llvm.bfloat16 import is_available
 from tests.kernels.test_packing import normal
 
-pytestmark = pytest.mark.skipif(not bfloat16_works(), reason="no AVX-512 BF16, or no llvmlite")
+pytestmark = pytest.mark.skipif(not is_available(), reason="no AVX-512 BF16, or no llvmlite")
 
 BF16 = torch.bfloat16
 SHAPES = [(32, 64), (33, 2), (70, 96), (1152, 896), (64, 4864)]

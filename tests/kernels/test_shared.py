@@ -5,15 +5,17 @@ from __future__ import annotations
 import pytest
 import torch
 from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn import functional
 
-from paceline.kernels.llvm import row_major
-from paceline.kernels.llvm.row_major import MOST_ROWS, SharedLinear, row_major_works
+from paceline.kernels import shared as kernel
+from paceline.kernels.llvm.row_major import MOST_ROWS, is_available
+from paceline.kernels.shared import SharedLinear
 
 DTYPES = [torch.bfloat16, torch.float32]
 
 compiled = pytest.mark.skipif(
-    not all(map(row_major_works, DTYPES)),
+    not all(map(is_available, DTYPES)),
     reason="needs llvmlite and a processor with AVX-512 BF16",
 )
 
@@ -115,7 +117,7 @@ def test_what_the_loops_do_not_take_torch_multiplies(monkeypatch: pytest.MonkeyP
         raise AssertionError("the loops ran")
 
     weight, x = normal(40, 64), normal(3, 64, seed=1)
-    monkeypatch.setattr(row_major, "multiply", refuse)
+    monkeypatch.setattr(kernel, "multiply", refuse)
     with pytest.raises(AssertionError, match="the loops ran"):
         SharedLinear([weight], [None])(x)
     for other, rows in (
@@ -143,5 +145,20 @@ def test_gradients_go_through_it(dtype: torch.dtype) -> None:
     functional.linear(x, weight, bias).sum().backward()
     for ours, tensor in zip(found, (weight, bias, x), strict=True):
         assert torch.equal(ours, tensor.grad)  # type: ignore[arg-type]
+    residual = normal(3, 40, seed=5, dtype=dtype).requires_grad_()
+    constant = SharedLinear([weight.detach()], [None])
+    constant(x.detach(), residual).sum().backward()
+    assert residual.grad is not None
     with torch.no_grad():  # and without them the loops take it
-        assert (SharedLinear([weight], [bias]).table(x) is not None) is row_major_works(dtype)
+        assert (SharedLinear([weight], [bias]).table(x) is not None) is is_available(dtype)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_fake_tensors_and_compiled_graphs_are_torch_s(dtype: torch.dtype) -> None:
+    weight, x = normal(40, 64, dtype=dtype), normal(3, 64, seed=1, dtype=dtype)
+    with FakeTensorMode():
+        made = SharedLinear([torch.empty(40, 64, dtype=dtype)], [None])
+        assert made(torch.empty(3, 64, dtype=dtype)).shape == (3, 40)
+    torch.compiler.reset()
+    found = torch.compile(SharedLinear([weight], [None]), backend="eager", fullgraph=True)(x)
+    assert torch.equal(found, functional.linear(x, weight))

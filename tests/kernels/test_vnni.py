@@ -8,10 +8,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from paceline.kernels.llvm.vnni import GROUP, VnniProduct, vnni_works
+from paceline.kernels.vnni import GROUP, VnniProduct, is_available
 from tests.kernels.test_packing import normal
 
-pytestmark = pytest.mark.skipif(not vnni_works(), reason="no AVX-512 VNNI, or no llvmlite")
+pytestmark = pytest.mark.skipif(not is_available(), reason="no AVX-512 VNNI, or no llvmlite")
 
 SHAPES = [(16, 32), (48, 96), (1152, 896), (32, 4864)]
 

@@ -1,101 +1,71 @@
-"""Attention of few rows over a cache in bfloat16, by the dot products of AVX-512 BF16.
-
-ATen's fused kernel is made for many rows. Over a cache of 1,500 tokens it took a fifth of a pass of
-six rows, more than twice the time of one row. And it rounds a row by what stands beside it; here a
-row of a chain has the same bits in any company: its sums run over the cache in the order of the
-tokens, and what it does not see adds nothing.
-"""
+"""The loop of `kernels.attention`, by the dot products of AVX-512 BF16."""
 
 from __future__ import annotations
 
 import functools
-from typing import Any
+from typing import Any, NamedTuple
 
-import torch
-from torch import Tensor
-
-from paceline.kernels.llvm.machine_code import Functions, compiles, float_bits
+from paceline.kernels.llvm.machine_code import Function, compile_functions, compiles
+from paceline.kernels.llvm.records import Float, Integer, Pointer
 from paceline.kernels.llvm.vector_code import LANES, Writer, loop
 
 KEYS = 32
-"""Keys are taken in blocks of so many."""
+"""Keys are read in blocks of this many."""
 
 _MOST_ROWS = 6
 """More rows in a tile are hardly faster, and take long to compile."""
 
-_SUMS = 24
+_ACCUMULATORS = 24
 """Registers for sums of weighted values."""
 
-
-def takes(query: Tensor, keys: Tensor, values: Tensor) -> bool:
-    """Whether `attend_few` takes these; see there."""
-    width = query.shape[2]
-    return (
-        query.dtype is keys.dtype is values.dtype is torch.bfloat16
-        and query.device.type == keys.device.type == values.device.type == "cpu"
-        and keys.shape[2] == width
-        and width % KEYS == 0
-        and width <= _SUMS * LANES
-        and keys.shape == values.shape
-        and keys.shape[1] % KEYS == 0
-        and keys.stride()[1:] == values.stride()[1:] == (width, 1)
-        and keys.stride(0) == values.stride(0)
-        and works(width)
-    )
+MOST_WIDTH = _ACCUMULATORS * LANES
+"""The widest heads: the sums of one row fill the registers."""
 
 
-def attend_few(
-    query: Tensor, keys: Tensor, values: Tensor, bias: Tensor, length: int, scale: float
-) -> Tensor:
-    """softmax(scale q k + bias) v, for every row of every head.
+class AttentionArguments(NamedTuple):
+    """Arguments of the loop.
+
+    Each of `tasks` tasks is some query heads of one head of the cache, `tasks_per_head` of them to
+    a head. Its rows are `full_tiles` full tiles, then those of the last tile. The cache has
+    `key_blocks` blocks of `KEYS` keys, of which `length` keys are valid; heads of it start
+    `head_bytes` apart. Each thread has `scratch_bytes` of the scratch memory.
+    """
+
+    query: Pointer
+    keys: Pointer
+    values: Pointer
+    bias: Pointer
+    out: Pointer
+    scratch: Pointer
+    tasks: Integer
+    tasks_per_head: Integer
+    full_tiles: Integer
+    key_blocks: Integer
+    length: Integer
+    head_bytes: Integer
+    scratch_bytes: Integer
+    scale: Float
+
+
+@functools.cache
+def is_available(width: int = 2 * KEYS) -> bool:
+    """Whether the processor has the instructions, and the loops can be compiled and called.
 
     Args:
-        query: bfloat16 `[heads, n, width]`, a width that blocks of keys divide.
-        keys, values: bfloat16 `[kv_heads, end, width]` of a cache, `end` a multiple of `KEYS`.
-            Query heads that share a head of the cache stand one behind the other.
-        bias: float32 `[heads / kv_heads * n, end]`, the same n rows for each head: 0 for what a
-            row sees, minus infinity else.
-        length: of the keys and values that are there. What lies behind, up to `end`, may be
-            anything, and no row sees it.
-        scale: of the products.
-
-    Returns:
-        `[heads, n, width]`.
+        width: of the heads, a multiple of `KEYS` up to `MOST_WIDTH`.
     """
-    heads, n, width = query.shape
-    kv_heads, end, _ = keys.shape
-    query, bias = query.contiguous(), bias.contiguous()
-    out = torch.empty_like(query)
-    threads = torch.get_num_threads()
-    # With more threads than heads in the cache, each query head is a task.
-    parts = heads // kv_heads if threads > kv_heads else 1
-    rows = heads // kv_heads * n // parts
-    functions, most = _functions(width), _most_rows(width)
-    full = (rows - 1) // most
-    room = 4 * rows * end + 2 * KEYS * width + 4 * rows
-    scratch = query.new_empty(threads * room, dtype=torch.uint8)
-    tensors = (query, keys, values, bias, out, scratch)
-    numbers = (kv_heads * parts, parts, full, end // KEYS, length, 2 * keys.stride(0), room)
-    places = (tensor.data_ptr() for tensor in tensors)
-    functions.run(rows - full * most, (*places, *numbers, float_bits(scale)), threads)
-    return out
-
-
-@functools.cache
-def works(width: int = 2 * KEYS) -> bool:
-    """Whether the loops for heads of this width can be compiled and called here."""
     names = ("avx512f", "avx512bw", "avx512vl", "avx512bf16")
-    return compiles(lambda: _functions(width), *names)
+    return compiles(lambda: functions(width), *names)
 
 
-def _most_rows(width: int) -> int:
+def most_rows(width: int) -> int:
     """Rows that a tile takes at once, so that their sums stay in registers."""
-    return min(_MOST_ROWS, _SUMS // (width // LANES))
+    return min(_MOST_ROWS, _ACCUMULATORS // (width // LANES))
 
 
 @functools.cache
-def _functions(width: int) -> Functions[int]:
-    """By the rows of the last tile."""
+def functions(width: int) -> dict[int, Function[AttentionArguments]]:
+    """The loops for heads of this width, by the rows of the last tile."""
 
     def write(module: Any, names: dict[int, str], team: list[int]) -> None:
         tiles = {
@@ -105,14 +75,15 @@ def _functions(width: int) -> Functions[int]:
         for rows, name in names.items():
             _Attention(module, name, rows, width, team, tiles).write()
 
-    return Functions(range(1, _most_rows(width) + 1), write)
+    return compile_functions(AttentionArguments, range(1, most_rows(width) + 1), write)
 
 
 class _Scores(Writer):
-    """Writes the products of so many rows with a block of keys.
+    """Writes the dot products of `rows` query rows with a block of keys.
 
-    It takes the rows; the keys, for every pair of their dimensions those of all keys; where the
-    bias stands and where the scores go, and the bytes from one row of both to the next; the scale.
+    It takes the query rows; the keys transposed, for every pair of dimensions those of all keys;
+    the bias and where the scores are stored, and the bytes from one row of both to the next; the
+    scale.
     """
 
     def __init__(self, module: Any, rows: int, width: int) -> None:
@@ -134,20 +105,20 @@ class _Scores(Writer):
             own = self.at(query, index, 4)
             later = []
             for r in range(self._rows):
-                two = self.everywhere(self.load(self.at(own, r, 2 * self._width), t.i32), t.ints)
+                two = self.broadcast(self.load(self.at(own, r, 2 * self._width), t.i32), t.ints)
                 later += [self.dot(sums[len(halves) * r + h], parts[h], two) for h in halves]
             return later
 
-        zeros = [self.same(0.0)] * (len(halves) * self._rows)
+        zeros = [self.splat(0.0)] * (len(halves) * self._rows)
         sums = loop(b, t.i64(0), t.i64(self._width // 2), zeros, pair)
-        factor = self.everywhere(scale, t.floats)
+        factor = self.broadcast(scale, t.floats)
         for r in range(self._rows):
             own = b.mul(step, t.i64(r))
             for h in halves:
                 added = self.load(self.at(self.at(bias, own), h, 4 * LANES), t.floats)
                 value = b.call(fma, [sums[len(halves) * r + h], factor, added])
-                # Not what is not seen: it may be no number, to which nothing can be added.
-                hidden = self.same(float("-inf"))
+                # A hidden key may hold NaN, which no bias would hide.
+                hidden = self.splat(float("-inf"))
                 value = b.select(b.fcmp_ordered("==", added, hidden), hidden, value)
                 b.store(value, self.at(self.at(scores, own), h, 4 * LANES), align=1)
         b.ret_void()
@@ -155,10 +126,10 @@ class _Scores(Writer):
 
 
 class _Values(Writer):
-    """Writes the weighted sums of the values for so many rows.
+    """Writes the weighted sums of the values for `rows` rows.
 
     It takes the weights, bfloat16, and the bytes from one row of them to the next; the sum of each
-    row's weights; the values; where the results go; and how many values there are.
+    row's weights; the values; where the results are stored; and the number of values.
     """
 
     def __init__(self, module: Any, rows: int, width: int) -> None:
@@ -177,11 +148,11 @@ class _Values(Writer):
 
         def pair(index: Any, sums: list[Any]) -> list[Any]:
             first = self.at(values, index, 4 * self._width)
-            # Behind the last value may be what is not a number, even times a weight of 0.
+            # After the last value may stand NaN, which a weight of 0 does not make 0.
             alone = b.icmp_signed("==", b.add(b.mul(index, t.i64(2)), t.i64(1)), length)
             second = b.select(alone, first, self.at(first, 2 * self._width))
             twos = [
-                self.everywhere(self.load(self.at(start, index, 4), t.i32), t.ints)
+                self.broadcast(self.load(self.at(start, index, 4), t.i32), t.ints)
                 for start in starts
             ]
             later = list(sums)
@@ -196,11 +167,11 @@ class _Values(Writer):
                     later[place] = self.dot(sums[place], both, two)
             return later
 
-        zeros = [self.same(0.0)] * (columns * self._rows)
+        zeros = [self.splat(0.0)] * (columns * self._rows)
         sums = loop(b, t.i64(0), pairs, zeros, pair)
         for r in range(self._rows):
             total = self.load(self.at(totals, r, 4), t.f32)
-            share = self.everywhere(b.fdiv(t.f32(1.0), total), t.floats)
+            share = self.broadcast(b.fdiv(t.f32(1.0), total), t.floats)
             for column in range(columns):
                 value = self.bfloat16(b.fmul(sums[r * columns + column], share))
                 place = self.at(out, 2 * (r * self._width + column * LANES))
@@ -210,7 +181,7 @@ class _Values(Writer):
 
 
 class _Attention(Writer):
-    """Writes attention for some full tiles of rows, and so many rows behind them.
+    """Writes attention for full tiles of rows, then a tile of `rows` rows.
 
     A thread does whole heads of the cache, or of the query: scores of all rows block by block of
     keys, weights row by row, values tile by tile. Weights are rounded to bfloat16, as ATen rounds
@@ -232,25 +203,24 @@ class _Attention(Writer):
     def write(self) -> None:
         """The whole function."""
         b, t, row_bytes = self.b, self.t, 2 * self._width
-        fields = self.fields(self.function.args[0], 14)
-        query, keys, values, bias, out, scratch = (b.inttoptr(f, t.pointer) for f in fields[:6])
-        tasks, parts, full, blocks, length, head_bytes, room, bits = fields[6:]
-        scale = b.bitcast(b.trunc(bits, t.i32), t.f32)
+        arguments = self.record(AttentionArguments, self.function.args[0])
+        full, blocks = arguments.full_tiles, arguments.key_blocks
         thread = self.thread(self._team)
-        most = _most_rows(self._width)
+        most = most_rows(self._width)
         count = b.add(b.mul(full, t.i64(most)), t.i64(self._rows))
         step = b.mul(blocks, t.i64(4 * KEYS))
-        scores = self.at(scratch, b.mul(thread[0], room))
-        turned = self.at(scores, b.mul(count, step))
-        totals = self.at(turned, KEYS, row_bytes)
+        scores = self.at(arguments.scratch, b.mul(thread[0], arguments.scratch_bytes))
+        transposed = self.at(scores, b.mul(count, step))
+        totals = self.at(transposed, KEYS, row_bytes)
 
         def task(number: Any, _: list[Any]) -> list[Any]:
-            head = b.mul(b.sdiv(number, parts), head_bytes)
-            behind = b.mul(b.mul(number, count), t.i64(row_bytes))
-            own, result = self.at(query, behind), self.at(out, behind)
+            head = b.mul(b.sdiv(number, arguments.tasks_per_head), arguments.head_bytes)
+            first_row = b.mul(b.mul(number, count), t.i64(row_bytes))
+            own, result = (self.at(base, first_row) for base in (arguments.query, arguments.out))
 
             def block(index: Any, _: list[Any]) -> list[Any]:
-                self._turn(self.at(self.at(keys, head), index, KEYS * row_bytes), turned)
+                keys = self.at(self.at(arguments.keys, head), index, KEYS * row_bytes)
+                self._transpose(keys, transposed)
                 near = b.mul(index, t.i64(4 * KEYS))
 
                 def tile(first: Any, rows: int) -> None:
@@ -259,15 +229,15 @@ class _Attention(Writer):
                         self._tiles[rows][0],
                         [
                             self.at(own, first, row_bytes),
-                            turned,
-                            self.at(bias, place),
+                            transposed,
+                            self.at(arguments.bias, place),
                             self.at(scores, place),
                             step,
-                            scale,
+                            arguments.scale,
                         ],
                     )
 
-                self.every_tile(full, most, self._rows, tile)
+                self.for_each_tile(full, most, self._rows, tile)
                 return []
 
             loop(b, t.i64(0), blocks, [], block)
@@ -280,24 +250,24 @@ class _Attention(Writer):
                         self.at(scores, b.mul(first, step)),
                         step,
                         self.at(totals, first, 4),
-                        self.at(values, head),
+                        self.at(arguments.values, head),
                         self.at(result, first, row_bytes),
-                        length,
+                        arguments.length,
                     ],
                 )
 
-            self.every_tile(full, most, self._rows, tile)
+            self.for_each_tile(full, most, self._rows, tile)
             return []
 
-        loop(b, *self.share(tasks, thread), [], task)
+        loop(b, *self.share(arguments.tasks, thread), [], task)
         b.ret_void()
 
-    def _turn(self, keys: Any, turned: Any) -> None:
-        """For every pair of dimensions those of a block of keys, one behind the other."""
+    def _transpose(self, keys: Any, transposed: Any) -> None:
+        """Store a block of keys pair of dimensions by pair, all keys' numbers side by side."""
         b, t = self.b, self.t
 
         def pair(index: Any, _: list[Any]) -> list[Any]:
-            source, place = self.at(keys, index, 4), self.at(turned, index, 4 * KEYS)
+            source, place = self.at(keys, index, 4), self.at(transposed, index, 4 * KEYS)
             for key in range(KEYS):
                 two = self.load(self.at(source, key, 2 * self._width), t.i32)
                 b.store(two, self.at(place, key, 4), align=1)
@@ -306,7 +276,7 @@ class _Attention(Writer):
         loop(b, t.i64(0), t.i64(self._width // 2), [], pair)
 
     def _weigh(self, scores: Any, totals: Any, count: Any, step: Any, parts: Any) -> None:
-        """Scores to weights, not yet divided by their sum. They lie where the scores were."""
+        """Turn scores into weights, not yet divided by their sum, in the place of the scores."""
         b, t = self.b, self.t
         most = self.declare("llvm.maxnum.v16f32", t.floats, t.floats, t.floats)
         largest = self.declare("llvm.vector.reduce.fmax.v16f32", t.f32, t.floats)
@@ -319,8 +289,8 @@ class _Attention(Writer):
                 own = self.load(self.at(start, part, 4 * LANES), t.floats)
                 return [b.call(most, [so_far[0], own])]
 
-            (tops,) = loop(b, t.i64(0), parts, [self.same(float("-inf"))], compare)
-            top = self.everywhere(b.call(largest, [tops]), t.floats)
+            (tops,) = loop(b, t.i64(0), parts, [self.splat(float("-inf"))], compare)
+            top = self.broadcast(b.call(largest, [tops]), t.floats)
 
             def weigh(part: Any, sums: list[Any]) -> list[Any]:
                 own = self.load(self.at(start, part, 4 * LANES), t.floats)
@@ -328,7 +298,7 @@ class _Attention(Writer):
                 b.store(self.bfloat16(weight), self.at(start, part, 2 * LANES), align=1)
                 return [b.fadd(sums[0], weight)]
 
-            (sums,) = loop(b, t.i64(0), parts, [self.same(0.0)], weigh)
+            (sums,) = loop(b, t.i64(0), parts, [self.splat(0.0)], weigh)
             total = b.call(add, [t.f32(0.0), sums])
             b.store(total, self.at(totals, index, 4), align=4)
             return []

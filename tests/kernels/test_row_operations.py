@@ -9,8 +9,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import gelu, silu
 
-from paceline.kernels.llvm import row_operations
-from paceline.kernels.llvm.row_operations import compiled_work, gated, rms_norm, rotate
+from paceline.kernels import row_operations
+from paceline.kernels.llvm.row_operations import is_available
+from paceline.kernels.row_operations import gated, rms_norm, rotate
 from tests.kernels.test_packing import normal
 
 BF16 = torch.bfloat16
@@ -19,10 +20,9 @@ DTYPES = [torch.float32, BF16]
 
 @pytest.fixture(params=[True, False], ids=["compiled", "torch"])
 def compiled(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    if not request.param:
-        monkeypatch.setattr(row_operations, "compiled_work", lambda: False)
-    elif not compiled_work():
+    if request.param and not is_available():
         pytest.skip("no AVX-512, or no llvmlite")
+    monkeypatch.setattr(row_operations, "is_chosen", lambda: request.param)
 
 
 def close(found: Tensor, exact: Tensor, dtype: torch.dtype, roundings: int, size: Any = 0) -> None:
@@ -98,8 +98,9 @@ def test_gates_far_from_zero_and_no_numbers() -> None:
     assert bool(found[7].isnan())
 
 
-@pytest.mark.skipif(not compiled_work(), reason="no AVX-512, or no llvmlite")
-def test_a_row_has_the_same_bits_in_any_company() -> None:
+@pytest.mark.skipif(not is_available(), reason="no AVX-512, or no llvmlite")
+def test_a_row_has_the_same_bits_in_any_company(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(row_operations, "is_chosen", lambda: True)
     x, weight = normal(40, 1024, dtype=BF16), normal(1024, seed=1, dtype=BF16)
     cos, sin = (normal(40, 1, 64, seed=seed, dtype=BF16) for seed in (2, 3))
     heads = x.view(40, 16, 64)

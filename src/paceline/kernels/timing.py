@@ -1,0 +1,32 @@
+"""Which of two kernels is faster on this machine, measured once at load."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from time import perf_counter
+
+import torch
+
+CLEARLY = 0.9
+"""The share of the other's time that a kernel may take at most to be called clearly faster."""
+
+_ROUNDS = 5
+
+
+def clearly_faster(
+    candidate: Callable[[], object], other: Callable[[], object], *, rounds: int = _ROUNDS
+) -> bool:
+    """Whether `candidate` takes less than `CLEARLY` of the time of `other`.
+
+    The two are run in turns, after one run of each to warm up, so that noise falls on both; the
+    shortest times are compared. The margin keeps noise from deciding between equals.
+    """
+    times = [(_seconds(candidate), _seconds(other)) for _ in range(rounds + 1)][1:]
+    return min(own for own, _ in times) < CLEARLY * min(others for _, others in times)
+
+
+def _seconds(run: Callable[[], object]) -> float:
+    with torch.inference_mode():
+        start = perf_counter()
+        run()
+        return perf_counter() - start
