@@ -98,7 +98,7 @@ def test_costs_are_measured_once_and_not_for_small_models(monkeypatch: pytest.Mo
 def test_products_are_timed_where_the_loops_do_not_run(
     works: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(drafts, "vnni_works", lambda: works)
+    monkeypatch.setattr("paceline.kernels.vnni.is_available", lambda: works)
     monkeypatch.setattr(drafts, "measured_costs", lambda: {"int8": 0.5})
     expected = drafts.LOOP_COSTS if works else {"int8": 0.5}
     product_costs.cache_clear()

@@ -20,8 +20,8 @@ from paceline.core.drafts import Scheme
 from paceline.core.protocols import Controller, Verifier
 from paceline.core.target import Need, TargetInfo
 from paceline.generate.choice import Choice
+from paceline.kernels import vnni
 from paceline.kernels.linear import Linear
-from paceline.kernels.llvm.vnni import vnni_works
 from paceline.kernels.packing import Storage, make_linear
 from paceline.models.loading import native_dtype
 
@@ -161,7 +161,7 @@ def product_costs() -> Mapping[Storage, float]:
     Where the compiled loops run it is what was measured with them; elsewhere it is measured now,
     once, which takes about a second.
     """
-    return LOOP_COSTS if vnni_works() else measured_costs()
+    return LOOP_COSTS if vnni.is_available() else measured_costs()
 
 
 def measured_costs() -> Mapping[Storage, float]:
