@@ -23,6 +23,7 @@ from rich.console import Console
 
 import paceline
 from paceline.core.drafts import Draft
+from paceline.core.passes import prefill
 from paceline.core.protocols import Work
 from paceline.core.sampling import SamplingParams
 from paceline.generate.api import LanguageModel
@@ -47,7 +48,7 @@ def passes(model: LanguageModel, contexts: tuple[int, ...] = (200, 4000)) -> dic
     target = model.target
     slot = target.open(max(contexts) + 16)
     tokens = [(7 * i + 3) % 1000 for i in range(max(contexts) + 1)]
-    target.prefill(slot, tokens[: contexts[-1]])
+    prefill(target, slot, tokens[: contexts[-1]])
     pointers = [t.data_ptr() for layer in slot.cache.layers for t in layer]
     times: dict[str, dict[str, list[float]]] = {str(c): {} for c in contexts}
     for _ in range(15):
@@ -57,7 +58,7 @@ def passes(model: LanguageModel, contexts: tuple[int, ...] = (200, 4000)) -> dic
             for rows in (1, 2, 3, 5, 7, 9):
                 draft = Draft(tuple(tokens[1:rows]))
                 start = time.perf_counter()
-                target.score([Work(slot, tokens[0], draft)])
+                target.score([Work(slot, [tokens[0]], draft)])
                 seconds = time.perf_counter() - start
                 times[str(context)].setdefault(str(rows), []).append(1e3 * seconds)
     moved = pointers != [t.data_ptr() for layer in slot.cache.layers for t in layer]
@@ -87,9 +88,9 @@ def verification(model: LanguageModel, k: int = 8) -> dict[str, float]:
     )
     slot = model.target.open(len(ids))
     start = len(ids) - k - 1
-    model.target.prefill(slot, ids[:start])
+    prefill(model.target, slot, ids[:start])
     draft = Draft(tuple(ids[start + 1 :]))
-    logits = model.target.score([Work(slot, ids[start], draft)])[0].logits
+    logits = model.target.score([Work(slot, [ids[start]], draft)])[0].logits
     found = {}
     for name, params in {
         "greedy": SamplingParams(),

@@ -49,12 +49,13 @@ def answer(
         prompt=ids,
         drafter=drafter,
         controller=FixedController(k),
+        verifier=TokenVerifier(),
         noise=SeededNoise(0),
         max_tokens=max_tokens,
         stop_token_ids=model.eos_token_ids,
         keep_logits=True,
     )
-    rounds = [e for e in decode(model.target, TokenVerifier(), [request]) if isinstance(e, Round)]
+    rounds = [e for e in decode(model.target, [request]) if isinstance(e, Round)]
     tokens = [token for event in rounds for token in event.tokens]
     return tokens, [row for event in rounds if event.logits is not None for row in event.logits]
 

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from paceline.core.drafts import Budget, Draft
+from paceline.core.passes import prefill
 from paceline.core.protocols import Drafter, Noise, Target, Warp, Work
 from paceline.core.target import Committed
 from paceline.core.view import TargetView
@@ -67,8 +68,8 @@ def logits_behind(target: Target, text: Sequence[int]) -> Tensor:
     """The target's logits `[V]` behind a text, in a slot of its own, without any draft."""
     slot = target.open(len(text) + 1)
     try:
-        target.prefill(slot, text[:-1])
-        return target.score([Work(slot, text[-1], Draft())])[0].logits[0]
+        prefill(target, slot, text[:-1])
+        return target.score([Work(slot, [text[-1]], Draft())])[0].logits[0]
     finally:
         target.close(slot)
 

@@ -246,12 +246,13 @@ def run(
         prompt=prompt,
         drafter=drafter or NoDrafter(),
         controller=controller or FixedController(k),
+        verifier=verifier or TokenVerifier(),
         noise=noise or SeededNoise(seed),
         slot=slot,
         **options,
     )
     result = Run()
-    for event in decode(target, verifier or TokenVerifier(), [request]):
+    for event in decode(target, [request]):
         assert result.reason is None, "an event after the last"
         result.events.append(event)
         if isinstance(event, Round):
@@ -282,6 +283,7 @@ def assert_alone_as_together(
             prompt=prompt,
             drafter=drafter,
             controller=FixedController(k),
+            verifier=verifier,
             noise=SeededNoise(seed),
             params=params,
             max_tokens=20 + seed,
@@ -289,9 +291,9 @@ def assert_alone_as_together(
         for seed, prompt in enumerate(prompts)
     ]
     together: list[list[int]] = [[] for _ in prompts]
-    for event in decode(target, verifier, requests):
+    for event in decode(target, requests):
         if isinstance(event, Round):
-            together[event.index] += event.tokens
+            together[event.id] += event.tokens
     for seed, prompt in enumerate(prompts):
         options: dict[str, Any] = {"seed": seed, "params": params, "max_tokens": 20 + seed}
         alone = run(target, prompt, drafter, k=k, verifier=verifier, **options)

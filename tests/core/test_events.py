@@ -19,7 +19,7 @@ def test_the_stream_is_one_prefill_rounds_by_number_and_one_end() -> None:
     assert isinstance(first, Prefilled)
     assert first.num_prompt_tokens == 2
     assert [r.number for r in rounds if isinstance(r, Round)] == list(range(1, len(rounds) + 1))
-    assert last == Finished(index=0, reason=FinishReason.LENGTH, num_tokens=9)
+    assert last == Finished(id=0, reason=FinishReason.LENGTH, num_tokens=9)
     for round_ in found.rounds:
         assert 0 <= round_.num_accepted_tokens <= round_.num_draft_tokens
         assert len(round_.tokens) - round_.num_accepted_tokens in (0, 1)
@@ -38,7 +38,7 @@ def test_json_holds_plain_values_and_leaves_tensors_out() -> None:
     assert plain[1]["logprobs"] == [math.log(0.5)]
     # A token that cannot come has no finite log-probability; JSON has no infinity.
     assert plain[1]["top_logprobs"] == [[[0, math.log(0.5)], [2, math.log(0.5)], [1, None]]]
-    assert plain[3] == {"event": "finished", "index": 0, "reason": "length", "num_tokens": 2}
+    assert plain[3] == {"event": "finished", "id": 0, "reason": "length", "num_tokens": 2}
     assert type(to_json(found.events[-1])["reason"]) is str
 
 

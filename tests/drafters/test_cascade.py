@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
 from paceline.core.drafts import Budget
-from paceline.core.protocols import Drafter
+from paceline.core.protocols import Drafter, Work
 from paceline.core.sampling import SamplingParams
-from paceline.core.target import Committed, TargetInfo
+from paceline.core.target import Committed, Scores, TargetInfo
 from paceline.core.view import TargetView
 from paceline.drafters.cascade import CascadeDrafter, plan
 from paceline.drafters.model import ModelDrafter
@@ -73,9 +74,9 @@ def test_a_draft_model_reads_the_text_when_it_is_asked() -> None:
     prefilled: list[tuple[int, ...]] = []
 
     class Watched(TableTarget):
-        def prefill(self, slot: Any, tokens: Any) -> None:
-            prefilled.append(tuple(tokens))
-            super().prefill(slot, tokens)
+        def score(self, work: Sequence[Work]) -> list[Scores]:
+            prefilled.extend(tuple(i.tokens)[: i.num_rows - i.num_scored] for i in work)
+            return super().score(work)
 
     model = Watched(target._law, vocab_size=8)
     text = tuple(i % 8 for i in range(40))

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from paceline.core.drafts import Budget, Draft
+from paceline.core.passes import prefill
 from paceline.core.sampling import SamplingParams
 from paceline.core.target import Committed, SkipSet
 from paceline.drafters.layer_skip import LayerSkipDrafter, LayerSkipSession, _tell_untuned
@@ -41,7 +42,7 @@ def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def opened(drafter: LayerSkipDrafter, prompt: tuple[int, ...] = PROMPT) -> LayerSkipSession:
     target = lean()
     slot = target.open(100)
-    target.prefill(slot, prompt[:-1])
+    prefill(target, slot, prompt[:-1])
     session = drafter.open(target.view(slot), 100)
     session.observe(Committed(prompt))
     return session
@@ -103,7 +104,7 @@ class TestTheDraft:
         )
         target = lean()
         slot = target.open(40)
-        target.prefill(slot, PROMPT[:-1])
+        prefill(target, slot, PROMPT[:-1])
         own = layers_of(target.view(slot), "test")
         own.start(SkipSet(frozenset({1, 3}), frozenset({4})))
         assert draft.probs is not None

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from paceline.core.drafts import Draft
+from paceline.core.passes import prefill
 from paceline.core.protocols import Work
 from paceline.core.sampling import SamplingParams
 from paceline.core.target import Committed
@@ -32,13 +33,13 @@ class Follower:
     def __init__(self, drafter: SwiftDrafter) -> None:
         self.target = lean()
         self.slot = self.target.open(100)
-        self.target.prefill(self.slot, PROMPT[:-1])
+        prefill(self.target, self.slot, PROMPT[:-1])
         self.session: SwiftSession = drafter.open(self.target.view(self.slot), 100)
         self.session.observe(Committed(PROMPT))
         self.root = PROMPT[-1]
 
     def go_on(self) -> None:
-        scores = self.target.score([Work(self.slot, self.root, Draft())])[0]
+        scores = self.target.score([Work(self.slot, [self.root], Draft())])[0]
         self.target.commit(self.slot, ())
         self.root = int(scores.logits[0].argmax())
         self.session.observe(Committed((self.root,), Draft()))
@@ -88,7 +89,7 @@ class TestSearch:
             follower.go_on()
         answer = follower.session._draft.committed[len(PROMPT) :]
         slot = follower.target.open(40)
-        follower.target.prefill(slot, PROMPT[:-1])
+        prefill(follower.target, slot, PROMPT[:-1])
         own = layers_of(follower.target.view(slot), "test")
         own.start(follower.session.skip)
         fed = [PROMPT[-1], *answer[:3]]

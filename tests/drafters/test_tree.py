@@ -146,14 +146,13 @@ class TestContract:
                 prompt=(2,),
                 drafter=drafter,
                 controller=Bounded(Budget(3, **bound)),  # type: ignore[arg-type]
+                verifier=RULES[rule],
                 noise=noise,
                 params=WARM,
                 max_tokens=3,
             )
             rounds = [
-                event
-                for event in decode(markov(3, 1), RULES[rule], [request])
-                if isinstance(event, Round)
+                event for event in decode(markov(3, 1), [request]) if isinstance(event, Round)
             ]
             lengths.update(r.num_draft_tokens for r in rounds if r.number == 1)
             return tuple(token for r in rounds for token in r.tokens)
@@ -586,6 +585,7 @@ class TestBatches:
                 prompt=self.PROMPTS[row],
                 drafter=drafters[row],
                 controller=FixedController(3 + row % 2),
+                verifier=options["rule"],
                 noise=SeededNoise(7, row),
                 params=options["params"],
                 max_tokens=40 + row,
@@ -594,9 +594,9 @@ class TestBatches:
         ]
         tokens: dict[int, tuple[int, ...]] = dict.fromkeys(rows, ())
         rounds = []
-        for event in decode(target, options["rule"], requests):
+        for event in decode(target, requests):
             if isinstance(event, Round):
-                tokens[rows[event.index]] += event.tokens
+                tokens[rows[event.id]] += event.tokens
                 rounds.append(event)
         return tokens, rounds
 
@@ -624,7 +624,7 @@ class TestBatches:
         ]
         options = {"params": params, "rule": RULES[rule]}
         together, rounds = self.decode(target, drafters, range(4), **options)
-        first = {r.index: r.num_draft_tokens for r in rounds if r.number == 1}
+        first = {r.id: r.num_draft_tokens for r in rounds if r.number == 1}
         assert len(set(first.values())) == 4, "four different trees"
         assert max(r.num_sequences for r in rounds) == 4
         for row in range(4):

@@ -171,7 +171,7 @@ class TestView:
 
         def pass_over(draft: Draft) -> Tensor:
             slot = text.open(9)
-            return text.score([Work(slot, 1, draft)])[0].logits
+            return text.score([Work(slot, [1], draft)])[0].logits
 
         logits = pass_over(merged)
         for node in range(-1, len(merged)):

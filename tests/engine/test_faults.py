@@ -157,11 +157,12 @@ def cancelled(
         prompt=prompt,
         drafter=drafter,
         controller=FixedController(3),
+        verifier=TokenVerifier(),
         noise=SeededNoise(0),
         slot=slot,
         max_tokens=14,
     )
-    events = decode(target, TokenVerifier(), [request])
+    events = decode(target, [request])
     told: tuple[int, ...] = ()
     for event in itertools.islice(events, 1 + num_rounds):
         told += event.tokens if isinstance(event, Round) else ()
@@ -205,7 +206,8 @@ class Counting(TableTarget):
         self.rows: list[int] = []
 
     def score(self, work: Sequence[Work]) -> list[Scores]:
-        self.rows.append(sum(1 + len(draft) for _, _, draft in work))
+        if rows := sum(item.num_scored for item in work):
+            self.rows.append(rows)
         return super().score(work)
 
 

@@ -53,9 +53,14 @@ def told_of(needs: frozenset[str]) -> tuple[list[Committed], list[Outcome], list
     # Behind 0 comes 2, behind 2 comes 0, so that the second branch is right.
     target = TableTarget(torch.tensor([[0.0, 0, 1], [1, 0, 0], [1, 0, 0]]).double())
     request = Request(
-        prompt=[0], drafter=Told(), controller=Watching(), noise=SeededNoise(0), max_tokens=4
+        prompt=[0],
+        drafter=Told(),
+        controller=Watching(),
+        verifier=CouplingVerifier(),
+        noise=SeededNoise(0),
+        max_tokens=4,
     )
-    events = decode(target, CouplingVerifier(), [request])
+    events = decode(target, [request])
     return committed, outcomes, [event for event in events if isinstance(event, Round)]
 
 

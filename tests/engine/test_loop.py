@@ -289,8 +289,9 @@ def test_the_context_is_used_to_the_last_token_and_no_further(k: int) -> None:
 
     class Bounded(TableTarget):
         def score(self, work: Sequence[Work]) -> list[Scores]:
-            for slot, _, draft in work:
-                assert len(slot.tokens) + 1 + draft.max_path_length <= 32
+            for item in work:
+                new = len(item.tokens) + item.draft.max_path_length
+                assert len(item.slot.tokens) + new <= 32
             return super().score(work)
 
     inner = target(5)
@@ -370,11 +371,12 @@ def test_a_prompt_that_is_no_prompt_is_refused(prompt: Any, message: str) -> Non
         prompt=prompt,
         drafter=NoDrafter(),
         controller=FixedController(),
+        verifier=TokenVerifier(),
         noise=SeededNoise(0),
         max_tokens=3,
     )
     with pytest.raises(InvalidInput, match=message):
-        list(decode(target(), TokenVerifier(), [request]))
+        list(decode(target(), [request]))
 
 
 def test_a_prompt_may_be_a_tensor() -> None:
@@ -420,11 +422,12 @@ def _decode(
             "prompt": PROMPT,
             "drafter": drafter,
             "controller": FixedController(4),
+            "verifier": verifier or TokenVerifier(),
             "noise": SeededNoise(0),
             **options,
         }
     )
-    return decode(model, verifier or TokenVerifier(), [request])
+    return decode(model, [request])
 
 
 # ---------------------------------------------------------------- failures and early ends
@@ -438,6 +441,7 @@ class Failing(TableTarget):
         super().__init__(inner._law, vocab_size=VOCAB)
         self.method, self.left = method, at
         self.opened = self.closed = 0
+        self.scored = False
 
     def _maybe(self, method: str) -> None:
         if method == self.method:
@@ -453,16 +457,14 @@ class Failing(TableTarget):
         self.closed += 1
         super().close(slot)
 
-    def prefill(self, slot: TableSlot, tokens: Sequence[int]) -> None:
-        self._maybe("prefill")
-        super().prefill(slot, tokens)
-
     def score(self, work: Sequence[Work]) -> list[Scores]:
-        self._maybe("score")
+        self.scored = any(item.logits for item in work)
+        self._maybe("score" if self.scored else "prefill")
         return super().score(work)
 
     def commit(self, slot: TableSlot, path: Sequence[int]) -> None:
-        self._maybe("commit")
+        if self.scored:
+            self._maybe("commit")
         super().commit(slot, path)
 
 
@@ -575,7 +577,7 @@ def test_slots_and_sessions_opened_here_are_closed_once_whatever_happens(where: 
         lines = [Line(lambda text, _, k: [0] * k) for _ in range(3)]
         requests = [_request(line, max_tokens=8) for line in lines]
         with pytest.raises(RuntimeError, match="planted"):
-            list(decode(model, TokenVerifier(), requests))
+            list(decode(model, requests))
         assert model.opened == model.closed == 3
         assert [(line.log.opened, line.log.closed) for line in lines] == [(1, 1)] * 3
 
@@ -595,7 +597,7 @@ def test_one_close_that_fails_does_not_keep_the_others_open() -> None:
 
     model = Failing("", 0)
     lines = [Line(rule), Stubborn(rule), Line(rule)]
-    events = decode(model, TokenVerifier(), [_request(line, max_tokens=8) for line in lines])
+    events = decode(model, [_request(line, max_tokens=8) for line in lines])
     next(events)
     with pytest.raises(RuntimeError, match="will not close"):
         events.close()  # type: ignore[attr-defined]
@@ -607,6 +609,7 @@ def _request(drafter: Drafter, **options: Any) -> Request:
     defaults: dict[str, Any] = {
         "prompt": PROMPT,
         "controller": FixedController(3),
+        "verifier": TokenVerifier(),
         "noise": SeededNoise(0),
     }
     return Request(drafter=drafter, **{**defaults, **options})
@@ -620,7 +623,6 @@ def test_a_request_that_is_refused_closes_what_was_opened_before_it() -> None:
         list(
             decode(
                 model,
-                TokenVerifier(),
                 [_request(line, max_tokens=3), _request(hungry, prompt=(), max_tokens=3)],
             )
         )
@@ -653,9 +655,9 @@ def test_what_a_slot_holds_is_not_fed_again() -> None:
     fed: list[list[int]] = []
 
     class Recording(TableTarget):
-        def prefill(self, slot: TableSlot, tokens: Sequence[int]) -> None:
-            fed.append(list(tokens))
-            super().prefill(slot, tokens)
+        def score(self, work: Sequence[Work]) -> list[Scores]:
+            fed.extend(list(item.tokens) for item in work if not item.logits)
+            return super().score(work)
 
     model = Recording(target()._law, vocab_size=VOCAB)
     slot = model.open(64)
@@ -683,7 +685,7 @@ def test_settings_do_not_change_from_call_to_call() -> None:
 def _by_index(events: Iterator[Event], count: int) -> list[Run]:
     runs = [Run() for _ in range(count)]
     for event in events:
-        found = runs[event.index]
+        found = runs[event.id]
         assert found.reason is None, "an event after the last"
         found.events.append(event)
         if isinstance(event, Round):
@@ -721,13 +723,19 @@ def test_in_company_each_answer_is_as_alone(temperature: float, rule: Verifier) 
 
     def requests() -> list[Request]:
         return [
-            _request(controller=FixedController(k + 1), noise=SeededNoise(k), params=params, **row)
+            _request(
+                controller=FixedController(k + 1),
+                verifier=rule,
+                noise=SeededNoise(k),
+                params=params,
+                **row,
+            )
             for k, row in enumerate(rows)
         ]
 
-    together = _by_index(decode(model, rule, requests()), len(rows))
+    together = _by_index(decode(model, requests()), len(rows))
     for index, request in enumerate(requests()):
-        (alone,) = _by_index(decode(model, rule, [request]), 1)
+        (alone,) = _by_index(decode(model, [request]), 1)
         assert together[index].tokens == alone.tokens
         assert together[index].reason == alone.reason
         assert [
@@ -741,16 +749,17 @@ def test_one_pass_serves_all_and_the_finished_drop_out() -> None:
 
     class Counting(TableTarget):
         def score(self, work: Sequence[Work]) -> list[Scores]:
-            widths.append(len(work))
+            if scored := sum(item.logits for item in work):
+                widths.append(scored)
             return super().score(work)
 
     model = Counting(target()._law, vocab_size=VOCAB)
     requests = [_request(NoDrafter(), max_tokens=n) for n in (1, 3, 0, 2)]
-    events = list(decode(model, TokenVerifier(), requests))
+    events = list(decode(model, requests))
     assert widths == [3, 2, 1]
     kinds = [type(event) for event in events]
     assert kinds.count(Prefilled) == kinds.count(Finished) == 4
-    assert list(decode(model, TokenVerifier(), [])) == []
+    assert list(decode(model, [])) == []
 
 
 def test_the_same_seed_gives_the_same_text_and_other_seeds_others() -> None:

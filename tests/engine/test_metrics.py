@@ -17,7 +17,7 @@ from tests.rigged import flip, markov, oracle, run, wrong
 def round_of(drafted: int, accepted: int, *, ended: bool = False, **changes: int | float) -> Round:
     """A chain round; `ended` says that the answer ended with its last accepted token."""
     values = {
-        "index": 0,
+        "id": 0,
         "number": 1,
         "num_draft_tokens": drafted,
         "num_accepted_tokens": accepted,
@@ -37,13 +37,13 @@ def test_scripted_rounds() -> None:
     """
     metrics = Metrics.of(
         [
-            Prefilled(index=0, num_prompt_tokens=3, seconds=2.0),
+            Prefilled(id=0, num_prompt_tokens=3, seconds=2.0),
             round_of(4, 4),
             round_of(4, 1),
             round_of(2, 0),
             round_of(0, 0),
             round_of(3, 2, ended=True),
-            Finished(index=0, reason=FinishReason.STOP, num_tokens=11),
+            Finished(id=0, reason=FinishReason.STOP, num_tokens=11),
         ]
     )
     assert metrics.spec() == {
@@ -106,7 +106,7 @@ def test_sums_are_pooled_and_rates_are_rates(one: list[Round], two: list[Round])
 
 
 def test_a_shared_pass_counts_in_equal_parts() -> None:
-    shared = [round_of(1, 1, index=i, num_sequences=4, target_seconds=2.0) for i in range(4)]
+    shared = [round_of(1, 1, id=i, num_sequences=4, target_seconds=2.0) for i in range(4)]
     assert Metrics.of(shared).target_s == 2.0
 
 

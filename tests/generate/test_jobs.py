@@ -35,18 +35,22 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 def job() -> Job:
     request = Request(
-        prompt=[1], drafter=NoDrafter(), controller=FixedController(0), noise=SeededNoise(0)
+        prompt=[1],
+        drafter=NoDrafter(),
+        controller=FixedController(0),
+        verifier=TokenVerifier(),
+        noise=SeededNoise(0),
     )
-    return Job(request, TokenVerifier(), "law, path", 0, None)
+    return Job(request, "law, path", 0, None)
 
 
 def prefilled(index: int) -> Prefilled:
-    return Prefilled(index=index, num_prompt_tokens=1, seconds=1.0)
+    return Prefilled(id=index, num_prompt_tokens=1, seconds=1.0)
 
 
 def plain_round(index: int, number: int) -> Round:
     return Round(
-        index=index,
+        id=index,
         number=number,
         tokens=(5,),
         num_draft_tokens=0,
@@ -60,7 +64,7 @@ def plain_round(index: int, number: int) -> Round:
 
 
 def finished(index: int, num_tokens: int) -> Finished:
-    return Finished(index=index, reason=FinishReason.LENGTH, num_tokens=num_tokens)
+    return Finished(id=index, reason=FinishReason.LENGTH, num_tokens=num_tokens)
 
 
 def test_no_clock_of_a_batch_runs_during_its_prefills(clock: Clock) -> None:

@@ -38,7 +38,7 @@ def gpt2(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def logits_of(decoder: Any) -> torch.Tensor:
     target = CachedTarget(decoder)
     slot = target.open(len(TEXT))
-    return target.score([Work(slot, TEXT[0], Draft(TEXT[1:]))])[0].logits
+    return target.score([Work(slot, [TEXT[0]], Draft(TEXT[1:]))])[0].logits
 
 
 class TestFolders:

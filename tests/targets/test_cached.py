@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from paceline.core.drafts import Auxiliary, Draft
+from paceline.core.passes import prefill
 from paceline.core.protocols import Work
 from paceline.core.target import Need, TargetInfo
 from paceline.errors import ContextOverflow, ContractViolation, InvalidInput
@@ -95,10 +96,10 @@ def branching(mode: str) -> Draft:
 def test_scores_are_those_of_every_path(mode: str, length: int) -> None:
     target, text = CachedTarget(Toy(), **MODES[mode]), TEXT[:length]
     slot = target.open(20)
-    target.prefill(slot, text[:-1])
+    prefill(target, slot, text[:-1])
     assert target.length(slot) == length - 1
     for draft in (Draft(), CHAIN, branching(mode), branching(mode)):
-        (scores,) = target.score([Work(slot, text[-1], draft)])
+        (scores,) = target.score([Work(slot, [text[-1]], draft)])
         assert_rows(scores.logits, text, draft)
         assert target.length(slot) == length - 1
 
@@ -107,11 +108,11 @@ def test_scores_are_those_of_every_path(mode: str, length: int) -> None:
 def test_rounds_of_scores_commits_and_rollbacks(mode: str) -> None:
     target, text = CachedTarget(Toy(), **MODES[mode]), list(TEXT)
     slot = target.open(200)
-    target.prefill(slot, text[:-1])
+    prefill(target, slot, text[:-1])
     for number in range(30):
         draft = (CHAIN, branching(mode), Draft())[number % 3]
         path = draft.path(number % len(draft)) if len(draft) else ()
-        (scores,) = target.score([Work(slot, text[-1], draft)])
+        (scores,) = target.score([Work(slot, [text[-1]], draft)])
         assert_rows(scores.logits, text, draft)
         target.commit(slot, path)
         text += [*(draft.tokens[node] for node in path), number % VOCAB]
@@ -133,9 +134,9 @@ def test_one_pass_serves_slots_of_all_kinds(mode: str) -> None:
     ]
     slots = [target.open(20) for _ in cases]
     for slot, (text, _) in zip(slots, cases, strict=True):
-        target.prefill(slot, text[:-1])
+        prefill(target, slot, text[:-1])
     decoder.passes.clear()
-    work = [Work(slot, text[-1], draft) for slot, (text, draft) in zip(slots, cases, strict=True)]
+    work = [Work(slot, [text[-1]], draft) for slot, (text, draft) in zip(slots, cases, strict=True)]
     for scores, (text, draft) in zip(target.score(work), cases, strict=True):
         assert_rows(scores.logits, text, draft)
     # Fixed shapes hold for one sequence a pass.
@@ -145,20 +146,20 @@ def test_one_pass_serves_slots_of_all_kinds(mode: str) -> None:
 def test_auxiliary_rows_see_what_they_say_and_are_never_kept() -> None:
     target = CachedTarget(Toy())
     slot = target.open(40)
-    target.prefill(slot, TEXT[:-1])
+    prefill(target, slot, TEXT[:-1])
     # Behind the root: one row alone, one behind it, and one behind the first node of the tree.
     visible = torch.zeros(3, 1 + len(TREE) + 3, dtype=torch.bool)
     visible[:, 0] = visible[2, 1] = True
     visible[:, -3:] = torch.tensor([[1, 0, 0], [1, 1, 0], [0, 0, 1]], dtype=torch.bool)
     draft = replace(TREE, aux=Auxiliary((10, 0, 6), (1, 2, 2), visible))
-    rows = target.score([Work(slot, TEXT[-1], draft), Work(target.open(9), 4, CHAIN)])[0].logits
+    rows = target.score([Work(slot, [TEXT[-1]], draft), Work(target.open(9), [4], CHAIN)])[0].logits
     assert len(rows) == draft.num_rows
     assert_rows(rows[:-3], TEXT, TREE)
     for row, tokens in zip(rows[-3:], [(10,), (10, 0), (5, 6)], strict=True):
         torch.testing.assert_close(row, behind([*TEXT, *tokens]))
     target.commit(slot, (1, 4, 5))
     kept = (*TEXT, 9, 5, 3, 8)
-    assert_rows(target.score([Work(slot, 8, CHAIN)])[0].logits, kept, CHAIN)
+    assert_rows(target.score([Work(slot, [8], CHAIN)])[0].logits, kept, CHAIN)
 
 
 def test_what_each_mode_gives_to_drafters() -> None:
@@ -170,10 +171,10 @@ def test_positions_are_depths_and_only_wanted_rows_are_scored() -> None:
     decoder = Toy()
     target = CachedTarget(decoder, prefill_rows=4)
     slots = [target.open(20), target.open(20)]
-    target.prefill(slots[0], TEXT[:6])
+    prefill(target, slots[0], TEXT[:6])
     assert [batch.positions.tolist() for batch in decoder.passes] == [[0, 1, 2, 3], [4, 5]]
     assert all(len(batch.scored) == 0 for batch in decoder.passes)
-    target.score([Work(slots[0], 4, TREE), Work(slots[1], 4, Draft((1, 2)))])
+    target.score([Work(slots[0], [4], TREE), Work(slots[1], [4], Draft((1, 2)))])
     batch = decoder.passes[-1]
     assert batch.tokens.tolist() == [4, *TREE.tokens, 4, 1, 2]
     assert batch.positions.tolist() == [6, 7, 7, 8, 8, 8, 9, 8, 0, 1, 2]
@@ -184,10 +185,10 @@ def test_fixed_rows_pad_every_scoring_pass_to_one_shape() -> None:
     decoder = Toy()
     target = CachedTarget(decoder, fixed_rows=8, fixed_keys=16)
     slot = target.open(40)
-    target.prefill(slot, TEXT)
+    prefill(target, slot, TEXT)
     decoder.passes.clear()
     for draft in (Draft(), CHAIN, Draft((1,) * 7)):
-        target.score([Work(slot, 5, draft)])
+        target.score([Work(slot, [5], draft)])
         target.commit(slot, range(len(draft)))
     assert [len(batch.tokens) for batch in decoder.passes] == [8, 8, 8]
     assert [batch.segments[0].end for batch in decoder.passes] == [16, 16, 32]
@@ -195,17 +196,17 @@ def test_fixed_rows_pad_every_scoring_pass_to_one_shape() -> None:
     assert [len(batch.scored) for batch in decoder.passes] == [8, 8, 8]
     assert target.info.max_draft_tokens == 7
     with pytest.raises(ContractViolation, match="Draft at most 7 tokens"):
-        target.score([Work(slot, 5, Draft((1,) * 8))])
+        target.score([Work(slot, [5], Draft((1,) * 8))])
     with pytest.raises(InvalidInput, match="invariant mode takes drafts that are chains"):
-        target.score([Work(slot, 5, TREE)])
+        target.score([Work(slot, [5], TREE)])
 
 
 def test_padding_beyond_the_spare_rows_fits_at_the_very_end() -> None:
     target = CachedTarget(Toy(), fixed_rows=3 * SLACK, fixed_keys=16)
     slot = target.open(len(TEXT) + 1)
-    target.prefill(slot, TEXT[:-1])
+    prefill(target, slot, TEXT[:-1])
     draft = Draft((4,))
-    assert_rows(target.score([Work(slot, TEXT[-1], draft)])[0].logits, TEXT, draft)
+    assert_rows(target.score([Work(slot, [TEXT[-1]], draft)])[0].logits, TEXT, draft)
     target.commit(slot, (0,))
     assert target.length(slot) == len(TEXT) + 1
 
@@ -215,11 +216,11 @@ def test_a_draft_with_more_nodes_than_spare_rows_fits_at_the_very_end() -> None:
     wide = Draft(tuple(i % VOCAB for i in range(nodes)), parents=(-1,) * nodes)
     target = CachedTarget(Toy())
     slot = target.open(len(TEXT) + 1)
-    target.prefill(slot, TEXT[:-1])
-    assert_rows(target.score([Work(slot, TEXT[-1], wide)])[0].logits, TEXT, wide)
+    prefill(target, slot, TEXT[:-1])
+    assert_rows(target.score([Work(slot, [TEXT[-1]], wide)])[0].logits, TEXT, wide)
     target.commit(slot, (nodes - 1,))
     target.rollback(slot, 4)
-    (scores,) = target.score([Work(slot, 9, Draft(CHAIN.tokens[:3]))])
+    (scores,) = target.score([Work(slot, [9], Draft(CHAIN.tokens[:3]))])
     assert_rows(scores.logits, (*TEXT[:4], 9), Draft(CHAIN.tokens[:3]))
 
 
@@ -227,18 +228,18 @@ def test_a_pass_that_fails_leaves_the_slot_as_it_was() -> None:
     decoder = Toy()
     target = CachedTarget(decoder, prefill_rows=2)
     slot = target.open(20)
-    target.prefill(slot, TEXT[:4])
-    target.score([Work(slot, TEXT[4], CHAIN)])
+    prefill(target, slot, TEXT[:4])
+    target.score([Work(slot, [TEXT[4]], CHAIN)])
     decoder.fail = True
     with pytest.raises(RuntimeError, match="out of memory"):
-        target.score([Work(slot, TEXT[4], TREE)])
+        target.score([Work(slot, [TEXT[4]], TREE)])
     with pytest.raises(ContractViolation, match="commit without a score"):
         target.commit(slot, ())
     with pytest.raises(RuntimeError, match="out of memory"):
-        target.prefill(slot, TEXT[4:])
+        prefill(target, slot, TEXT[4:])
     assert target.length(slot) == 4
     decoder.fail = False
-    assert_rows(target.score([Work(slot, TEXT[4], TREE)])[0].logits, TEXT[:5], TREE)
+    assert_rows(target.score([Work(slot, [TEXT[4]], TREE)])[0].logits, TEXT[:5], TREE)
 
 
 @pytest.mark.parametrize(
@@ -252,7 +253,7 @@ def test_a_pass_that_fails_leaves_the_slot_as_it_was() -> None:
 )
 def test_logits_are_widened_and_never_narrowed(given: torch.dtype, handed_out: torch.dtype) -> None:
     target = CachedTarget(Toy(given))
-    (scores,) = target.score([Work(target.open(9), 3, CHAIN)])
+    (scores,) = target.score([Work(target.open(9), [3], CHAIN)])
     assert scores.logits.dtype == handed_out
 
 
@@ -262,12 +263,12 @@ def test_limits_are_kept_to_the_token() -> None:
         target.open(10)
     slot = target.open(9)
     with pytest.raises(ContextOverflow, match="opened for 9 tokens and would hold 10"):
-        target.prefill(slot, (1,) * 10)
-    target.prefill(slot, TEXT)
+        prefill(target, slot, (1,) * 10)
+    prefill(target, slot, TEXT)
     with pytest.raises(ContextOverflow, match="opened for 9 tokens and would hold 10"):
-        target.score([Work(slot, 1, Draft((1, 1)))])
+        target.score([Work(slot, [1], Draft((1, 1)))])
     assert target.length(slot) == 7
-    assert_rows(target.score([Work(slot, 1, Draft((4,)))])[0].logits, (*TEXT, 1), Draft((4,)))
+    assert_rows(target.score([Work(slot, [1], Draft((4,)))])[0].logits, (*TEXT, 1), Draft((4,)))
     target.commit(slot, (0,))
     assert target.length(slot) == 9
 
@@ -277,8 +278,8 @@ def test_misuse_is_named() -> None:
     slot = target.open(20)
     with pytest.raises(ContractViolation, match="commit without a score"):
         target.commit(slot, ())
-    target.prefill(slot, TEXT)
-    target.score([Work(slot, 1, TREE)])
+    prefill(target, slot, TEXT)
+    target.score([Work(slot, [1], TREE)])
     for path in ((1, 2), (3,), (0, 0), (7,), (-1,), (1, 3, 4)):
         with pytest.raises(ContractViolation, match="commit takes a path from the root"):
             target.commit(slot, path)
@@ -288,7 +289,7 @@ def test_misuse_is_named() -> None:
     for length in (12, -1):
         with pytest.raises(ContractViolation, match="the slot has 11 tokens"):
             target.rollback(slot, length)
-    target.score([Work(slot, 1, TREE)])
+    target.score([Work(slot, [1], TREE)])
     target.rollback(slot, 11)
     with pytest.raises(ContractViolation, match="commit without a score"):
         target.commit(slot, ())
@@ -297,10 +298,10 @@ def test_misuse_is_named() -> None:
 def test_a_closed_slot_holds_nothing() -> None:
     target = CachedTarget(Toy())
     slot = target.open(20)
-    target.prefill(slot, TEXT)
+    prefill(target, slot, TEXT)
     target.close(slot)
     assert slot.cache.layers == []
     assert target.length(slot) == 0
     target.close(slot)
     with pytest.raises(ContextOverflow):
-        target.prefill(slot, TEXT)
+        prefill(target, slot, TEXT)

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from paceline.core.drafts import Draft
+from paceline.core.passes import prefill
 from paceline.core.protocols import Work
 from paceline.core.sampling import SamplingParams
 from paceline.drafters.model import ModelDrafter
@@ -51,13 +52,13 @@ def by_blocks(
 ) -> Tensor:
     """The logits behind all tokens from `prompt` on, committed `size` at a time."""
     slot = target.open(len(text) + 8)
-    target.prefill(slot, text[:prompt])
+    prefill(target, slot, text[:prompt])
     rows = []
     for at in range(prompt, len(text), size):
         block = text[at : at + size]
         wrong = [(token + 1) % VOCAB for token in block[:rejected]]
         draft = Draft((*block[1:], *wrong))
-        rows.append(target.score([Work(slot, block[0], draft)])[0].logits[: len(block)])
+        rows.append(target.score([Work(slot, [block[0]], draft)])[0].logits[: len(block)])
         target.commit(slot, range(len(block) - 1))
     return torch.cat(rows)
 
@@ -137,8 +138,8 @@ class TestBits:
         work = []
         for text in texts:
             slot = target.open(40)
-            target.prefill(slot, text[:-1])
-            work.append(Work(slot, text[-1], Draft((5, 6))))
+            prefill(target, slot, text[:-1])
+            work.append(Work(slot, [text[-1]], Draft((5, 6))))
         together = target.score(work)
         for item, scores in zip(work, together, strict=True):
             assert torch.equal(target.score([item])[0].logits, scores.logits)
@@ -158,7 +159,7 @@ def test_trees_are_refused() -> None:
     target = invariant("float32")
     slot = target.open(10)
     with pytest.raises(InvalidInput, match="chains, and this one is a tree"):
-        target.score([Work(slot, 5, Draft((6, 7), parents=(-1, -1)))])
+        target.score([Work(slot, [5], Draft((6, 7), parents=(-1, -1)))])
 
 
 @pytest.mark.parametrize("least_context", [0, KEYS - 20], ids=["everywhere", "far-out"])

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from transformers import DynamicCache
 
 from paceline.core.drafts import Draft
+from paceline.core.passes import prefill
 from paceline.core.protocols import Work
 from paceline.core.target import Need, SkipSet
 from paceline.core.view import TargetLayers
@@ -77,7 +78,7 @@ def opened(
     target: CachedTarget, text: Sequence[int] = TEXT, capacity: int = 40
 ) -> tuple[Slot, TargetLayers]:
     slot = target.open(capacity)
-    target.prefill(slot, text[:-1])
+    prefill(target, slot, text[:-1])
     return slot, layers_of(target.view(slot), "test")
 
 
@@ -136,7 +137,7 @@ class TestTheSubset:
     def test_nothing_skipped_is_the_target(self, target: CachedTarget) -> None:
         slot, own = opened(target)
         found = draft_logits(own, SkipSet(), (TEXT[-1], *CHAIN))
-        expected = target.score([Work(slot, TEXT[-1], Draft(CHAIN))])[0].logits
+        expected = target.score([Work(slot, [TEXT[-1]], Draft(CHAIN))])[0].logits
         torch.testing.assert_close(found, expected, **CLOSE)
 
     def test_several_tokens_at_once_are_those_one_by_one(self, target: CachedTarget) -> None:
@@ -169,11 +170,11 @@ class TestReplay:
 
     def test_changes_nothing_of_the_target(self, target: CachedTarget) -> None:
         slot, own = opened(target)
-        expected = target.score([Work(slot, TEXT[-1], Draft(CHAIN))])[0].logits
+        expected = target.score([Work(slot, [TEXT[-1]], Draft(CHAIN))])[0].logits
         own.start(SKIPS["an exit"])
         own.run([TEXT[-1]])
         own.replay(2, TEXT[2:9], SKIPS["both, not alike"])
-        found = target.score([Work(slot, TEXT[-1], Draft(CHAIN))])[0].logits
+        found = target.score([Work(slot, [TEXT[-1]], Draft(CHAIN))])[0].logits
         torch.testing.assert_close(found, expected, rtol=0, atol=0)
         with pytest.raises(ContractViolation, match="without a start"):
             own.run([TEXT[-1]])
@@ -215,7 +216,7 @@ class TestTheTargetStaysAsItIs:
             chain = tokens_of(5, seed=number)
             draft_logits(own, skip, (text[-1], *chain[:-1]))
             rows = [
-                target.score([Work(place, text[-1], Draft(chain))])[0].logits
+                target.score([Work(place, [text[-1]], Draft(chain))])[0].logits
                 for place in (slot, plain)
             ]
             torch.testing.assert_close(*rows, **CLOSE)
@@ -230,9 +231,9 @@ class TestTheTargetStaysAsItIs:
     def test_what_was_run_is_forgotten_with_every_change(self, target: CachedTarget) -> None:
         slot, own = opened(target)
         for change in (
-            lambda: target.score([Work(slot, TEXT[-1], Draft())]),
+            lambda: target.score([Work(slot, [TEXT[-1]], Draft())]),
             lambda: target.rollback(slot, 8),
-            lambda: target.prefill(slot, [5, 6]),
+            lambda: prefill(target, slot, [5, 6]),
             lambda: target.close(slot),
         ):
             own.start(SKIPS["an exit"])
@@ -254,40 +255,40 @@ class TestResumedPasses:
 
     def test_fewer_rows_go_through_the_first_layers(self, target: CachedTarget) -> None:
         slot, own = opened(target)
-        whole, rows = self.scored(target, [Work(slot, TEXT[-1], Draft(CHAIN))])
+        whole, rows = self.scored(target, [Work(slot, [TEXT[-1]], Draft(CHAIN))])
         assert rows == dict.fromkeys(range(LAYERS), 6)
         draft_logits(own, SkipSet.after(2, LAYERS), (TEXT[-1], *CHAIN[:-1]))
-        resumed, rows = self.scored(target, [Work(slot, TEXT[-1], Draft(CHAIN))])
+        resumed, rows = self.scored(target, [Work(slot, [TEXT[-1]], Draft(CHAIN))])
         assert rows == {0: 1, 1: 1, 2: 6, 3: 6, 4: 6, 5: 6}, "all but the last drafted row"
         torch.testing.assert_close(resumed, whole, **CLOSE)
 
     def test_no_layer_runs_where_every_row_is_ahead(self, target: CachedTarget) -> None:
         slot, own = opened(target)
         draft_logits(own, SkipSet.after(2, LAYERS), (TEXT[-1], *CHAIN))
-        _, rows = self.scored(target, [Work(slot, TEXT[-1], Draft(CHAIN))])
+        _, rows = self.scored(target, [Work(slot, [TEXT[-1]], Draft(CHAIN))])
         assert rows == {2: 6, 3: 6, 4: 6, 5: 6}
 
     def test_a_skip_set_resumes_behind_its_whole_layers(self, target: CachedTarget) -> None:
         slot, own = opened(target)
         draft_logits(own, SkipSet(frozenset({4}), frozenset({3})), (TEXT[-1], *CHAIN[:-1]))
-        _, rows = self.scored(target, [Work(slot, TEXT[-1], Draft(CHAIN))])
+        _, rows = self.scored(target, [Work(slot, [TEXT[-1]], Draft(CHAIN))])
         assert rows == {0: 1, 1: 1, 2: 1, 3: 6, 4: 6, 5: 6}
 
     def test_another_draft_shares_what_it_can(self, target: CachedTarget) -> None:
         slot, own = opened(target)
         other = (*CHAIN[:2], 60, *CHAIN[3:])
-        whole, _ = self.scored(target, [Work(slot, TEXT[-1], Draft(other))])
+        whole, _ = self.scored(target, [Work(slot, [TEXT[-1]], Draft(other))])
         draft_logits(own, SkipSet.after(3, LAYERS), (TEXT[-1], *CHAIN))
-        resumed, rows = self.scored(target, [Work(slot, TEXT[-1], Draft(other))])
+        resumed, rows = self.scored(target, [Work(slot, [TEXT[-1]], Draft(other))])
         assert [rows[n] for n in range(LAYERS)] == [3, 3, 3, 6, 6, 6]
         torch.testing.assert_close(resumed, whole, **CLOSE)
 
     def test_trees_and_other_roots_run_whole(self, target: CachedTarget) -> None:
         slot, own = opened(target)
         for root, draft in ((TEXT[-1], TREE), ((TEXT[-1] + 1) % VOCAB, Draft(CHAIN))):
-            whole, _ = self.scored(target, [Work(slot, root, draft)])
+            whole, _ = self.scored(target, [Work(slot, [root], draft)])
             draft_logits(own, SkipSet.after(3, LAYERS), (TEXT[-1], *CHAIN))
-            found, rows = self.scored(target, [Work(slot, root, draft)])
+            found, rows = self.scored(target, [Work(slot, [root], draft)])
             assert rows == dict.fromkeys(range(LAYERS), 6)
             torch.testing.assert_close(found, whole, **CLOSE)
 
@@ -298,11 +299,11 @@ class TestResumedPasses:
         alone, work = [], []
         for text, draft, exit_layer in zip(texts, drafts, exits, strict=True):
             slot, own = opened(target, text)
-            alone += self.scored(target, [Work(slot, text[-1], draft)])[0]
+            alone += self.scored(target, [Work(slot, [text[-1]], draft)])[0]
             if exit_layer is not None:
                 tokens = (text[-1], *draft.tokens[:-1])
                 draft_logits(own, SkipSet.after(exit_layer, LAYERS), tokens)
-            work.append(Work(slot, text[-1], draft))
+            work.append(Work(slot, [text[-1]], draft))
         together, rows = self.scored(target, work)
         torch.testing.assert_close(together, alone, **CLOSE)
         # 6, 4, 6 and 1 rows, of which 5 are at layer 2 and 3 at layer 4 already.
@@ -311,9 +312,9 @@ class TestResumedPasses:
     def test_invariant_mode_runs_every_row_through_its_one_shape(self, model: Any) -> None:
         target = CachedTarget(counting(model), fixed_rows=8, fixed_keys=64)
         slot, own = opened(target)
-        (expected,), _ = self.scored(target, [Work(slot, TEXT[-1], Draft(CHAIN))])
+        (expected,), _ = self.scored(target, [Work(slot, [TEXT[-1]], Draft(CHAIN))])
         draft_logits(own, SkipSet.after(2, LAYERS), (TEXT[-1], *CHAIN[:-1]))
-        (found,), rows = self.scored(target, [Work(slot, TEXT[-1], Draft(CHAIN))])
+        (found,), rows = self.scored(target, [Work(slot, [TEXT[-1]], Draft(CHAIN))])
         assert rows == dict.fromkeys(range(LAYERS), 8)
         assert torch.equal(found, expected)
 

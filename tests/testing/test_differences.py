@@ -99,7 +99,7 @@ class RoundsOtherwise:
 
     def score(self, work: Sequence[Work]) -> list[Scores]:
         scores = self._target.score(work)
-        if not any(len(draft) for _, _, draft in work):
+        if not any(len(item.draft) for item in work):
             return scores
         return [Scores(self._noisy(one.logits)) for one in scores]
 

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from paceline.core.drafts import Auxiliary, Draft
+from paceline.core.passes import prefill
 from paceline.core.protocols import Work
 from paceline.errors import ContextOverflow, ContractViolation, InvalidInput
 from paceline.testing.table import TableSlot, TableTarget
@@ -26,8 +27,8 @@ def told(tokens: tuple[int, ...]) -> Tensor:
 
 def laws(target: TableTarget, text: Sequence[int], draft: Draft) -> Tensor:
     slot = target.open(32)
-    target.prefill(slot, text[:-1])
-    (scores,) = target.score([Work(slot, text[-1], draft)])
+    prefill(target, slot, text[:-1])
+    (scores,) = target.score([Work(slot, [text[-1]], draft)])
     assert scores.logits.dtype == torch.float64
     return scores.logits.exp()
 
@@ -51,14 +52,14 @@ def test_a_function_sees_the_text_and_the_path_of_each_node() -> None:
 def test_a_slot_holds_what_was_committed_and_forgets_what_was_rolled_back() -> None:
     target = TableTarget(told, vocab_size=3)
     slot = target.open(32)
-    target.prefill(slot, (0, 0))
-    target.score([Work(slot, 2, TREE)])
+    prefill(target, slot, (0, 0))
+    target.score([Work(slot, [2], TREE)])
     target.commit(slot, (0, 2))
     assert slot.tokens == [0, 0, 2, 1, 0]
     assert target.length(slot) == 5
     target.rollback(slot, 3)
     assert slot.tokens == [0, 0, 2]
-    (scores,) = target.score([Work(slot, 1, Draft())])
+    (scores,) = target.score([Work(slot, [1], Draft())])
     torch.testing.assert_close(scores.logits[0].exp(), told((0, 0, 2, 1)).double())
     target.close(slot)
     assert target.length(slot) == 0
@@ -67,9 +68,9 @@ def test_a_slot_holds_what_was_committed_and_forgets_what_was_rolled_back() -> N
 def test_slots_share_a_pass_and_nothing_else() -> None:
     target = TableTarget(told, vocab_size=3)
     one, other = target.open(8), target.open(8)
-    target.prefill(one, (0,))
-    target.prefill(other, (2, 2))
-    scores = target.score([Work(one, 0, Draft()), Work(other, 1, Draft((1,)))])
+    prefill(target, one, (0,))
+    prefill(target, other, (2, 2))
+    scores = target.score([Work(one, [0], Draft()), Work(other, [1], Draft((1,)))])
     torch.testing.assert_close(scores[0].logits[0].exp(), told((0, 0)).double())
     torch.testing.assert_close(scores[1].logits[1].exp(), told((2, 2, 1, 1)).double())
 
@@ -100,7 +101,7 @@ def test_calls_out_of_order_are_refused(
 ) -> None:
     target = TableTarget(ONE)
     slot = target.open(8)
-    target.prefill(slot, (0, 1))
+    prefill(target, slot, (0, 1))
     with pytest.raises(ContractViolation, match=message):
         call(target, slot)
 
@@ -109,7 +110,7 @@ def test_calls_out_of_order_are_refused(
 def test_a_commit_takes_a_path_from_the_root(path: tuple[int, ...]) -> None:
     target = TableTarget(ROWS)
     slot = target.open(8)
-    target.score([Work(slot, 0, TREE)])
+    target.score([Work(slot, [0], TREE)])
     with pytest.raises(ContractViolation, match="a path from the root"):
         target.commit(slot, path)
 
@@ -119,5 +120,5 @@ def test_an_auxiliary_row_follows_what_it_sees() -> None:
     slot = target.open(9)
     visible = torch.tensor([[1, 1, 1, 0], [1, 0, 1, 1]], dtype=torch.bool)
     draft = Draft((3,), aux=Auxiliary((4, 1), (2, 3), visible))
-    logits = target.score([Work(slot, 2, draft)])[0].logits
+    logits = target.score([Work(slot, [2], draft)])[0].logits
     assert logits.argmax(dim=-1).tolist() == [2, 5, (2 + 3 + 4) % 9, 2 + 4 + 1]

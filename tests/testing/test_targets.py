@@ -184,8 +184,8 @@ class Moody(Wrong):
 class ScoreCaches(Wrong):
     def score(self, work: Sequence[Work]) -> list[Scores]:
         found = super().score(work)
-        for slot, _, draft in work:
-            slot.tokens += draft.tokens
+        for item in work:
+            item.slot.tokens += item.draft.tokens
         return found
 
 
@@ -194,18 +194,62 @@ class OldLength(Wrong):
         return max(0, len(slot.tokens) - 1)
 
 
-class PrefillStartsOver(Wrong):
-    """A second prefill overwrites the first, though the length is right."""
+class Chunks(Wrong):
+    """What becomes of a chunk of a prompt is another's business."""
 
-    def prefill(self, slot: TableSlot, tokens: Sequence[int]) -> None:
-        slot.tokens = [*tokens, *slot.tokens] if slot.tokens else list(tokens)
+    def __init__(self) -> None:
+        super().__init__()
+        self.chunks: set[int] = set()
+
+    def score(self, work: Sequence[Work]) -> list[Scores]:
+        self.chunks = {id(item.slot) for item in work if not item.logits}
+        return super().score(work)
+
+    def commit(self, slot: TableSlot, path: Sequence[int]) -> None:
+        assert slot.scored is not None
+        if id(slot) in self.chunks:
+            slot.tokens = self.taken(slot.tokens, list(slot.scored[0]))
+        else:
+            super().commit(slot, path)
+
+    def taken(self, old: list[int], new: list[int]) -> list[int]:
+        raise NotImplementedError
 
 
-class PrefillForgets(Wrong):
+class PrefillStartsOver(Chunks):
+    """A second chunk overwrites the first, though the length is right."""
+
+    def taken(self, old: list[int], new: list[int]) -> list[int]:
+        return [*new, *old]
+
+
+class PrefillForgets(Chunks):
     """Long prompts lose their first token to a padding one."""
 
-    def prefill(self, slot: TableSlot, tokens: Sequence[int]) -> None:
-        super().prefill(slot, [0, *tokens[1:]] if len(tokens) > 6 else tokens)
+    def taken(self, old: list[int], new: list[int]) -> list[int]:
+        return [*old, *([0, *new[1:]] if len(new) > 6 else new)]
+
+
+class RootAlone(Wrong):
+    """Of several tokens before a draft only the last is seen, though all are kept."""
+
+    def score(self, work: Sequence[Work]) -> list[Scores]:
+        found = super().score([item._replace(tokens=item.tokens[-1:]) for item in work])
+        for item in work:
+            item.slot.scored = item.tokens, item.draft
+        return found
+
+
+class ChunksAlone(Wrong):
+    """A pass that scores something drops the chunks of prompts in it."""
+
+    def score(self, work: Sequence[Work]) -> list[Scores]:
+        found = super().score(work)
+        if any(item.logits for item in work):
+            for item in work:
+                if not item.logits:
+                    item.slot.scored = [0] * len(item.tokens), item.draft
+        return found
 
 
 class Rows(Wrong):
@@ -216,9 +260,12 @@ class Rows(Wrong):
 
     def score(self, work: Sequence[Work]) -> list[Scores]:
         found = []
-        for slot, root, draft in work:
-            slot.scored = root, draft
-            before = (*slot.tokens, root)
+        for slot, tokens, draft, wanted in work:
+            slot.scored = tokens, draft
+            if not wanted:
+                found.append(Scores(torch.empty(0, VOCAB, dtype=torch.float64)))
+                continue
+            before = (*slot.tokens, *tokens)
             seen = [(), *(self.seen(draft, node) for node in range(len(draft)))]
             rows = [law((*before, *(draft.tokens[i] for i in nodes))) for nodes in seen]
             found.append(Scores(torch.stack(rows).double().log()))
@@ -260,8 +307,8 @@ class FirstNodes(Wrong):
 
     def commit(self, slot: TableSlot, path: Sequence[int]) -> None:
         assert slot.scored is not None
-        root, draft = slot.scored
-        slot.tokens += [root, *draft.tokens[: len(path)]]
+        tokens, draft = slot.scored
+        slot.tokens += [*tokens, *draft.tokens[: len(path)]]
 
 
 class BlindRows(Wrong):
@@ -269,13 +316,14 @@ class BlindRows(Wrong):
 
     def score(self, work: Sequence[Work]) -> list[Scores]:
         blind = []
-        for slot, root, draft in work:
+        for item in work:
+            draft = item.draft
             if draft.aux is not None:
                 visible = torch.zeros_like(draft.aux.visible)
                 visible[:, 0] = True
                 visible[:, 1 + len(draft) :].fill_diagonal_(True)
                 draft = replace(draft, aux=replace(draft.aux, visible=visible))
-            blind.append(Work(slot, root, draft))
+            blind.append(item._replace(draft=draft))
         return super().score(blind)
 
 
@@ -286,9 +334,9 @@ class NoRoot(Wrong):
             del slot.tokens[-len(path) - 1]
 
 
-def append(slot: TableSlot, root: int, draft: Draft, path: Sequence[int]) -> None:
+def append(slot: TableSlot, tokens: Sequence[int], draft: Draft, path: Sequence[int]) -> None:
     """Commit whatever is at the places of the path."""
-    slot.tokens += [root, *(draft.tokens[i % len(draft)] if len(draft) else 0 for i in path)]
+    slot.tokens += [*tokens, *(draft.tokens[i % len(draft)] if len(draft) else 0 for i in path)]
     slot.scored = None
 
 
@@ -300,8 +348,8 @@ class FirstScore(Wrong):
         self.first: dict[int, Draft] = {}
 
     def score(self, work: Sequence[Work]) -> list[Scores]:
-        for slot, _, draft in work:
-            self.first.setdefault(id(slot), draft)
+        for item in work:
+            self.first.setdefault(id(item.slot), item.draft)
         return super().score(work)
 
     def commit(self, slot: TableSlot, path: Sequence[int]) -> None:
@@ -342,12 +390,12 @@ class Padded(Wrong):
     """Slots that share a pass are padded to one length, and the padding is seen."""
 
     def score(self, work: Sequence[Work]) -> list[Scores]:
-        longest = max(len(slot.tokens) for slot, _, _ in work)
+        longest = max(len(item.slot.tokens) for item in work)
         found = super().score(work)
-        for index, (slot, root, draft) in enumerate(work):
-            if padding := longest - len(slot.tokens):
-                padded = TableSlot([0] * padding + slot.tokens)
-                found[index] = TableTarget.score(self, [Work(padded, root, draft)])[0]
+        for index, item in enumerate(work):
+            if padding := longest - len(item.slot.tokens):
+                padded = TableSlot([0] * padding + item.slot.tokens)
+                found[index] = TableTarget.score(self, [item._replace(slot=padded)])[0]
         return found
 
 
@@ -368,14 +416,14 @@ class LastPass(Wrong):
 
     def __init__(self) -> None:
         super().__init__()
-        self.last: dict[int, tuple[int, Draft]] = {}
+        self.last: dict[int, tuple[Sequence[int], Draft]] = {}
 
     def score(self, work: Sequence[Work]) -> list[Scores]:
-        self.last = {id(slot): (root, draft) for slot, root, draft in work}
+        self.last = {id(item.slot): (item.tokens, item.draft) for item in work}
         return super().score(work)
 
     def commit(self, slot: TableSlot, path: Sequence[int]) -> None:
-        append(slot, *self.last.get(id(slot), (0, Draft())), path)
+        append(slot, *self.last.get(id(slot), ([0], Draft())), path)
 
 
 class CloseAll(Wrong):
@@ -410,18 +458,19 @@ class OneShort(Wrong):
         super().__init__(24)
 
     def score(self, work: Sequence[Work]) -> list[Scores]:
-        if any(len(slot.tokens) + draft.max_path_length >= 22 for slot, _, draft in work):
+        ends = (len(i.slot.tokens) + len(i.tokens) + i.draft.max_path_length for i in work)
+        if any(end >= 23 for end in ends):
             raise IndexError("index 22 is out of bounds")
         return super().score(work)
 
 
-class RefusesNothing(Wrong):
-    """A prompt of one token leaves nothing to prefill, and that is no error."""
+class RefusesChunks(Wrong):
+    """A pass of which no logits are wanted is no error."""
 
-    def prefill(self, slot: TableSlot, tokens: Sequence[int]) -> None:
-        if not tokens:
+    def score(self, work: Sequence[Work]) -> list[Scores]:
+        if not any(item.logits for item in work):
             raise RuntimeError("nothing to do")
-        super().prefill(slot, tokens)
+        return super().score(work)
 
 
 FAULTS: list[tuple[Target, TargetRule]] = [
@@ -444,6 +493,8 @@ FAULTS: list[tuple[Target, TargetRule]] = [
     (BlindRows(), TargetRule.AUXILIARY),
     (PrefillStartsOver(), TargetRule.PREFILL),
     (PrefillForgets(), TargetRule.PREFILL),
+    (RootAlone(), TargetRule.PREFILL),
+    (ChunksAlone(), TargetRule.BATCH),
     (OneTooFew(), TargetRule.CHAIN),
     (LongChains(), TargetRule.CHAIN),
     (CausalTree(), TargetRule.TREE),
@@ -459,7 +510,7 @@ FAULTS: list[tuple[Target, TargetRule]] = [
     (CloseAll(), TargetRule.ISOLATION),
     (OpensAll(), TargetRule.LIMIT),
     (OneShort(), TargetRule.FAILURE),
-    (RefusesNothing(), TargetRule.FAILURE),
+    (RefusesChunks(), TargetRule.FAILURE),
 ]
 
 

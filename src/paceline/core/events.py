@@ -21,16 +21,16 @@ class FinishReason(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prefilled:
-    """The prompt of sequence `index` is in the cache, all but its last token."""
+    """The prompt of request `id` is in the cache, all but its last token."""
 
-    index: int
+    id: int
     num_prompt_tokens: int
     seconds: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Round:
-    """One round of sequence `index`: draft, score, verify, commit.
+    """One round of request `id`: draft, score, verify, commit.
 
     Args:
         tokens: what became final: the accepted draft tokens, then the correction or bonus.
@@ -51,7 +51,7 @@ class Round:
         top_logprobs: for each of `tokens` the most probable ids and their log-probabilities.
     """
 
-    index: int
+    id: int
     number: int
     tokens: tuple[int, ...]
     num_draft_tokens: int
@@ -71,9 +71,9 @@ class Round:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finished:
-    """Sequence `index` has ended. No event of that sequence follows."""
+    """Sequence `index` has ended. No event of that request follows."""
 
-    index: int
+    id: int
     reason: FinishReason
     num_tokens: int
 
@@ -84,8 +84,8 @@ Event = Prefilled | Round | Finished
 def to_json(event: Event) -> dict[str, Any]:
     """The event as plain JSON values; tensors are left out.
 
-    >>> to_json(Finished(index=0, reason=FinishReason.STOP, num_tokens=3))
-    {'event': 'finished', 'index': 0, 'reason': 'stop', 'num_tokens': 3}
+    >>> to_json(Finished(id=0, reason=FinishReason.STOP, num_tokens=3))
+    {'event': 'finished', 'id': 0, 'reason': 'stop', 'num_tokens': 3}
     """
     values = {item.name: getattr(event, item.name) for item in fields(event)}
     kept = {

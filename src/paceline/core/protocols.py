@@ -118,19 +118,39 @@ class Drafter(Protocol):
 
 
 class Work(NamedTuple):
-    """One sequence's part of a target pass: `root` is its last committed token, not yet cached."""
+    """One sequence's part of a target pass.
+
+    Args:
+        slot: its place in the target.
+        tokens: the committed tokens that are not cached yet, in order, at least one. The last is
+            the root of the draft.
+        draft: what follows them.
+        logits: whether the rows from the root on are wanted. A chunk of a prompt, which has no
+            draft, needs none.
+    """
 
     slot: Any
-    root: int
-    draft: Draft
+    tokens: Sequence[int]
+    draft: Draft = Draft()
+    logits: bool = True
+
+    @property
+    def num_rows(self) -> int:
+        """Its rows in the pass."""
+        return len(self.tokens) - 1 + self.draft.num_rows
+
+    @property
+    def num_scored(self) -> int:
+        """How many of its rows have logits: the root and what follows it, or none."""
+        return self.draft.num_rows if self.logits else 0
 
 
 class Target(Protocol):
     """A model and its cache. A slot is one sequence's place in it; its type is the target's own.
 
-    The cached tokens of a slot are the committed ones but the last: `score` is handed that one as
-    `root`, and `commit` moves it, with the accepted path, into the cache. Rollback lives here
-    alone. One pass serves many slots, of different lengths and with different drafts.
+    `score` is handed the committed tokens that are not cached yet, the last of them as the root of
+    a draft, and `commit` moves them, with the accepted path, into the cache. Rollback lives here
+    alone. One pass serves many slots, of different lengths, with chunks of prompts and with drafts.
     """
 
     @property
@@ -150,16 +170,15 @@ class Target(Protocol):
         """The number of cached tokens."""
         ...
 
-    def prefill(self, slot: Any, tokens: Sequence[int]) -> None:
-        """Append final tokens to the cache. No logits come of it."""
-        ...
-
     def score(self, work: Sequence[Work]) -> list[Scores]:
-        """One pass over every root, draft and auxiliary row. The cached lengths do not change."""
+        """One pass over all committed tokens, drafts and auxiliary rows.
+
+        The cached lengths do not change. A target may take apart what is too long for one pass.
+        """
         ...
 
     def commit(self, slot: Any, path: Sequence[int]) -> None:
-        """Keep the root and the nodes of `path` of the slot's last `score`; drop the rest."""
+        """Keep the tokens of the slot's last `score` and the nodes of `path`; drop the rest."""
         ...
 
     def rollback(self, slot: Any, length: int) -> None:

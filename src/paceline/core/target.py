@@ -70,6 +70,7 @@ class Scores:
     Args:
         logits: `[1 + n + m, V]`, float32 (float64 in tests), on the CPU, where the rules run; row 0
             follows the root, row i + 1 follows draft node i, then come the m auxiliary rows.
+            `[0, V]` where no logits were wanted.
     """
 
     logits: Tensor

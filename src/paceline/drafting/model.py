@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from torch import Tensor
@@ -23,9 +24,6 @@ from paceline.sampling.entropy import acceptance_bound
 log = logging.getLogger("paceline")
 
 _NOTHING = Draft()
-
-_CATCH_UP = 16
-"""Up to this many tokens are caught up within the first scoring pass, more in a prefill."""
 
 
 class DraftModel:
@@ -109,21 +107,11 @@ class DraftModel:
         return self._feed([token])[-1]
 
     def _feed(self, tokens: Sequence[int], tree: Draft = _NOTHING) -> Tensor:
-        most = self.model.info.max_draft_tokens
-        if len(tokens) > _CATCH_UP or (most is not None and len(tokens) + len(tree) > most + 1):
-            self._prefill(tokens[:-1])
-            tokens = tokens[-1:]
-        root, *rest = self.known(tokens)
-        chain = len(rest)
-        assert tree.parents is not None
-        below = Draft(
-            (*rest, *self.known(tree.tokens)),
-            (*range(-1, chain - 1), *(parent + chain for parent in tree.parents)),
-        )
-        logits = self.model.score([Work(self.slot, root, below)])[0].logits[chain:]
-        self.model.commit(self.slot, range(chain))
+        known = replace(tree, tokens=tuple(self.known(tree.tokens)))
+        (scores,) = self.model.score([Work(self.slot, self.known(tokens), known)])
+        self.model.commit(self.slot, ())
         self.cached += tokens
-        return fit(logits, self._vocab_size)
+        return fit(scores.logits, self._vocab_size)
 
     def known(self, tokens: Sequence[int]) -> list[int]:
         """Ids that only the target has are padding of its vocabulary; any id stands for them."""
@@ -156,10 +144,6 @@ class DraftModel:
             right += 1
         del self.cached[right:]
         self.model.rollback(self.slot, right)
-
-    def _prefill(self, tokens: Sequence[int]) -> None:
-        self.model.prefill(self.slot, self.known(tokens))
-        self.cached += tokens
 
 
 def fit(logits: Tensor, vocab_size: int) -> Tensor:

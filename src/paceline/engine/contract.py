@@ -72,7 +72,7 @@ def _check_scheme(draft: Draft, drafter: Drafter) -> None:
 
 def check_scores(all_scores: list[Scores], work: Sequence[Work], info: TargetInfo) -> None:
     """Hold what a target pass returned against the contract."""
-    expected = [(item.draft.num_rows, info.vocab_size) for item in work]
+    expected = [(item.num_scored, info.vocab_size) for item in work]
     came = [tuple(scores.logits.shape) for scores in all_scores]
     if came != expected:
         raise ContractViolation(

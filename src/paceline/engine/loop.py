@@ -7,7 +7,7 @@ from contextlib import ExitStack
 from time import perf_counter
 
 from paceline.core.events import Event
-from paceline.core.protocols import Target, Verifier, Work
+from paceline.core.protocols import Target, Work
 from paceline.engine.contract import check_scores
 from paceline.engine.request import Request, StopRule
 from paceline.engine.sequence import ActiveSequence, SharedPass
@@ -15,12 +15,13 @@ from paceline.engine.sequence import ActiveSequence, SharedPass
 __all__ = ["Request", "StopRule", "decode"]
 
 
-def decode(target: Target, verifier: Verifier, requests: Sequence[Request]) -> Generator[Event]:
+def decode(target: Target, requests: Sequence[Request]) -> Generator[Event]:
     """Decode the requests together, one target pass a round for all of them.
 
-    Yields `Prefilled` for each sequence, then its `Round`s, then `Finished`. Closing the
-    generator, or an exception anywhere, closes the slots and sessions that were opened here and
-    leaves a slot of the caller's at the tokens that were told: all but the last are cached.
+    Yields `Prefilled` for each, then its `Round`s, then `Finished`; ids are places in `requests`.
+    Closing the generator, or an exception anywhere, closes the slots and sessions that were opened
+    here and leaves a slot of the caller's at the tokens that were emitted: all but the last are
+    cached.
 
     Raises:
         InvalidInput: a request that cannot be served; raised before the first event.
@@ -28,21 +29,21 @@ def decode(target: Target, verifier: Verifier, requests: Sequence[Request]) -> G
     """
     with ExitStack() as stack:
         sequences = []
-        for index, request in enumerate(requests):
-            sequences.append(ActiveSequence(index, request, target, verifier))
+        for number, request in enumerate(requests):
+            sequences.append(ActiveSequence(number, request, target))
             stack.callback(sequences[-1].close)
         for sequence in sequences:
             yield sequence.prefill()
             if sequence.reason is not None:
                 yield sequence.finish()
         while live := [sequence for sequence in sequences if sequence.reason is None]:
-            work = [Work(s.slot, s.tokens[-1], s.propose()) for s in live]
+            work = [Work(s.slot, s.tokens[-1:], s.propose()) for s in live]
             start = perf_counter()
             all_scores = target.score(work)
             seconds = perf_counter() - start
             check_scores(all_scores, work, target.info)
-            shared = SharedPass(seconds, len(live), sum(item.draft.num_rows for item in work))
-            for sequence, (_, _, draft), scores in zip(live, work, all_scores, strict=True):
-                yield sequence.advance(draft, scores, shared)
+            shared = SharedPass(seconds, len(live), sum(item.num_rows for item in work))
+            for sequence, item, scores in zip(live, work, all_scores, strict=True):
+                yield sequence.advance(item.draft, scores, shared)
                 if sequence.reason is not None:
                     yield sequence.finish()

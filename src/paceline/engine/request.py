@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from paceline.checks import require_int
-from paceline.core.protocols import Controller, Drafter, Noise
+from paceline.core.protocols import Controller, Drafter, Noise, Verifier
 from paceline.core.sampling import SamplingParams
 from paceline.core.target import TargetInfo
 from paceline.errors import ContextOverflow, InvalidInput
@@ -26,6 +26,7 @@ class Request:
     Args:
         prompt: token ids, at least one.
         drafter, controller: how to draft, and how far.
+        verifier: the rule that accepts or rejects.
         noise: the source of chance, this sequence's own.
         params: how a token is drawn from the target's logits.
         max_tokens: the longest answer; None goes on to the end of the context.
@@ -44,6 +45,7 @@ class Request:
     prompt: Sequence[int]
     drafter: Drafter
     controller: Controller
+    verifier: Verifier
     noise: Noise
     params: SamplingParams = SamplingParams()
     max_tokens: int | None = None

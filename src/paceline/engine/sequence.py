@@ -12,7 +12,8 @@ from torch import Tensor
 
 from paceline.core.drafts import ROOT, Budget, Draft, Outcome
 from paceline.core.events import Finished, FinishReason, Prefilled, Round
-from paceline.core.protocols import Target, Verifier
+from paceline.core.passes import prefill
+from paceline.core.protocols import Target
 from paceline.core.target import Committed, Need, Opening, Scores
 from paceline.engine.contract import check_draft, check_verdict
 from paceline.engine.request import Request, length_limit, token_ids
@@ -34,8 +35,8 @@ class SharedPass(NamedTuple):
 class ActiveSequence:
     """The state of one request: its tokens, its sessions, its place in the cache."""
 
-    def __init__(self, index: int, request: Request, target: Target, verifier: Verifier) -> None:
-        self.index, self.request, self.target, self.verifier = index, request, target, verifier
+    def __init__(self, number: int, request: Request, target: Target) -> None:
+        self.id, self.request, self.target = number, request, target
         self.tokens = token_ids(request.prompt)
         self.num_prompt_tokens = len(self.tokens)
         self.limit = length_limit(request, self.tokens, target.info)
@@ -43,7 +44,9 @@ class ActiveSequence:
         self.rounds = 0
         self.budget = Budget(0)
         self.told: int | None = None
-        self.draft_noise = CoupledNoise(request.noise) if verifier.couples else request.noise
+        self.draft_noise = (
+            CoupledNoise(request.noise) if request.verifier.couples else request.noise
+        )
         self.warp = SamplingWarp(
             request.params,
             self.tokens,
@@ -82,13 +85,11 @@ class ActiveSequence:
         cached = min(self.target.length(self.slot), len(prompt) - 1)
         self.target.rollback(self.slot, cached)
         if new := prompt[cached:-1]:
-            self.target.prefill(self.slot, new)
+            prefill(self.target, self.slot, new)
         self.session.observe(Committed(tuple(prompt)))
         if len(self.tokens) == self.limit:
             self.reason = FinishReason.LENGTH
-        return Prefilled(
-            index=self.index, num_prompt_tokens=len(prompt), seconds=perf_counter() - start
-        )
+        return Prefilled(id=self.id, num_prompt_tokens=len(prompt), seconds=perf_counter() - start)
 
     def propose(self) -> Draft:
         """Ask for a draft that leaves room for the token that every round adds."""
@@ -108,7 +109,7 @@ class ActiveSequence:
         draft = Draft()
         if budget.longest > 0:
             draft = self.session.propose(budget, self.draft_warp, self.draft_noise)
-            check_draft(draft, budget, self.request.drafter, self.verifier, self.target)
+            check_draft(draft, budget, self.request.drafter, self.request.verifier, self.target)
         self.budget = budget
         self.draft_seconds = perf_counter() - start
         return draft
@@ -117,8 +118,8 @@ class ActiveSequence:
         """Verify the draft, cut the block where the answer ends, commit it, tell it."""
         start = perf_counter()
         laws = Laws(self.warp, scores.logits, draft, self.request.keep_scores)
-        verdict = self.verifier.verify(draft, laws, self.request.noise, len(self.tokens))
-        check_verdict(verdict, draft, self.verifier)
+        verdict = self.request.verifier.verify(draft, laws, self.request.noise, len(self.tokens))
+        check_verdict(verdict, draft, self.request.verifier)
         block = [*(draft.tokens[node] for node in verdict.path), verdict.token]
         kept, self.reason = self._cut(block)
         verify_seconds = perf_counter() - start
@@ -151,7 +152,7 @@ class ActiveSequence:
         )
         self.rounds += 1
         event = Round(
-            index=self.index,
+            id=self.id,
             number=self.rounds,
             tokens=committed,
             num_draft_tokens=len(draft),
@@ -173,7 +174,7 @@ class ActiveSequence:
         assert self.reason is not None
         self.close()
         answer = len(self.tokens) - self.num_prompt_tokens
-        return Finished(index=self.index, reason=self.reason, num_tokens=answer)
+        return Finished(id=self.id, reason=self.reason, num_tokens=answer)
 
     def close(self) -> None:
         """Free what was opened. Safe to call twice."""

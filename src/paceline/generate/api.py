@@ -226,12 +226,12 @@ class LanguageModel:
     def prepare(self, prompts: Sequence[Prompt], **options: Unpack[Options]) -> list[Job]:
         """What `generate_batch` would ask of the engine; runs nothing.
 
-        For tools that look inside a run: each job has its `request` and the `verifier`.
+        For tools that look inside a run: each job has its `request`.
         """
         return self._jobs(prompts, options)
 
     def _run(self, batch: Sequence[Job]) -> list[Generation]:
-        events = decode(self.target, batch[0].verifier, [job.request for job in batch])
+        events = decode(self.target, [job.request for job in batch])
         return jobs.finish(events, batch, self.load_seconds)
 
     def stream(self, prompt: Prompt, **options: Unpack[Options]) -> Generator[Chunk | Generation]:
@@ -242,7 +242,7 @@ class LanguageModel:
         used raise here, before the first piece is asked for.
         """
         (job,) = self._jobs([prompt], options)
-        events = decode(self.target, job.verifier, [job.request])
+        events = decode(self.target, [job.request])
         return jobs.stream(events, job, self.load_seconds)
 
     def drafter(self, **options: Unpack[Options]) -> Drafter:

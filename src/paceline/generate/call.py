@@ -78,6 +78,7 @@ class Call:
             prompt=prompt,
             drafter=self.drafter,
             controller=self.controller,
+            verifier=self.verifier,
             noise=SeededNoise(seed),
             params=self.params,
             max_tokens=self.max_tokens,
@@ -90,7 +91,7 @@ class Call:
         )
         length_limit(request, prompt, self.target)
         promise = promise_of(self.verifier, self.params, self.target)
-        return Job(request, self.verifier, promise, seed, text, self.draft)
+        return Job(request, promise, seed, text, self.draft)
 
 
 def resolve(

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from time import perf_counter
 
 from paceline.core.events import Event, Finished, Prefilled, Round
-from paceline.core.protocols import Verifier
 from paceline.engine.metrics import Metrics
 from paceline.engine.request import Request
 from paceline.generate.results import Chunk, Generation, Piece
@@ -21,7 +20,6 @@ class Job:
 
     Args:
         request: what the engine was asked.
-        verifier: the rule.
         promise: see `results.promise_of`.
         seed: of the request's noise.
         text: the text as it grows; None without a tokenizer.
@@ -29,7 +27,6 @@ class Job:
     """
 
     request: Request
-    verifier: Verifier
     promise: str
     seed: int
     text: TextStream | None
@@ -84,8 +81,8 @@ class Job:
             num_prompt_tokens=len(self.request.prompt),
             seed=self.seed,
             drafter=self.request.drafter.name,
-            verifier=self.verifier.name,
-            exact=self.verifier.exact,
+            verifier=self.request.verifier.name,
+            exact=self.request.verifier.exact,
             promise=self.promise,
             draft=self.draft,
             metrics=self._metrics,
@@ -99,7 +96,7 @@ class Job:
 def finish(events: Iterable[Event], jobs: Sequence[Job], load_seconds: float) -> list[Generation]:
     """Take in the events of all jobs, and return their answers."""
     for event in events:
-        jobs[event.index].take(event)
+        jobs[event.id].take(event)
         if isinstance(event, Prefilled):
             # Nothing is decoded before the last prefill of a batch, so no clock runs before it.
             for job in jobs:

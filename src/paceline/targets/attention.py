@@ -51,7 +51,8 @@ class Segment:
             new rows is masked.
         seen: how many of the tokens before them they see, from the first on; None is all.
         resume: what the first of them went through already.
-        columns: outputs of its own, beside those of a cut head, where all its rows are scored.
+        outputs: where its scored rows stand among those of the pass.
+        columns: outputs of its own, beside those of a cut head.
     """
 
     cache: KeyValueCache
@@ -62,6 +63,7 @@ class Segment:
     end: int
     seen: int | None = None
     resume: Resume | None = None
+    outputs: slice = field(default_factory=lambda: slice(0))
     columns: Sequence[Columns] = ()
     _masks: dict[tuple[Any, ...], Tensor] = field(default_factory=dict)
 

@@ -19,7 +19,7 @@ from paceline.targets.layers import LayeredDecoder
 from paceline.targets.slot import Slot
 from paceline.targets.slot_layers import SlotLayers
 from paceline.targets.state.kv import KeyValueCache
-from paceline.targets.text_head import TextHead
+from paceline.targets.text_head import Columns, TextHead
 
 PREFILL_ROWS = 512
 """Rows of one prefill pass. Bounds the memory for activations and masks."""
@@ -108,66 +108,60 @@ class CachedTarget:
         """See `protocols.Target.length`."""
         return slot.cache.length
 
-    def prefill(self, slot: Slot, tokens: Sequence[int]) -> None:
-        """See `protocols.Target.prefill`."""
-        slot.scored = None
-        self._require_room(slot, len(tokens))
-        slot.forget()
-        for first in range(0, len(tokens), self.prefill_rows):
-            chunk = tokens[first : first + self.prefill_rows]
-            start = slot.cache.length
-            segment = Segment(slot.cache, 0, len(chunk), start, None, start + len(chunk))
-            positions = range(start, start + len(chunk))
-            self._run(chunk, positions, [segment], [])
-            slot.cache.keep(positions)
-            if slot.head is not None:
-                slot.head.append(chunk)
-
     def score(self, work: Sequence[Work]) -> list[Scores]:
         """See `protocols.Target.score`."""
         if self.fixed_rows is not None and len(work) > 1:
             return [scores for item in work for scores in self.score([item])]
+        for item in work:
+            self._check(item)
         tokens: list[int] = []
         positions: list[int] = []
         scored: list[int] = []
         segments: list[Segment] = []
-        for slot, root, draft in work:
-            first, start, real = len(tokens), slot.cache.length, draft.num_rows
-            rows = self._padded(real)
-            plain = draft.is_chain and draft.aux is None
-            if self.fixed_rows is not None and not plain:
-                raise InvalidInput(
-                    "invariant mode takes drafts that are chains, and this one is a tree or has "
-                    "auxiliary rows; choose a drafter of chains, or decode without invariant mode"
-                )
+        for item in work:
+            slot, draft = item.slot, item.draft
+            start, known = self._feed_long(item)
             new, places = list(draft.tokens), [len(draft.path(node)) for node in range(len(draft))]
             if draft.aux is not None:
                 new += draft.aux.tokens
                 places += draft.aux.positions
-            self._require_room(slot, 1 + max(places, default=0))
+            first, lead = len(tokens), len(known) - 1
+            padding = self._padding(item, lead)
             # Padding rows repeat the root; nothing sees them and nobody reads them.
-            own = [root, *new, *[root] * (rows - real)]
-            tokens += own
-            positions += [start, *(start + place for place in places), *[start] * (rows - real)]
-            # The head is a product of a shape of its own, so padding goes through it as well.
-            scored += range(first, first + rows)
+            tokens += [*known, *new, *[known[-1]] * padding]
+            root = start + lead
+            positions += [*range(start, root + 1), *(root + p for p in places), *[root] * padding]
+            rows = len(tokens) - first
+            plain = draft.is_chain and draft.aux is None
             visible = None if plain else _tree_mask(draft)
-            # In invariant mode every row goes through a pass of the one shape.
+            # In invariant mode every row goes through a pass of the one shape, the head as well,
+            # which is a product of a shape of its own.
+            skipped = lead if self.fixed_rows is None else 0
+            outputs = slice(0)
+            columns: Sequence[Columns] = ()
+            if item.logits:
+                begin = len(scored) + lead - skipped
+                outputs = slice(begin, begin + item.num_scored)
+                scored += range(first + skipped, first + rows)
+                if slot.head is not None:
+                    columns = slot.head.columns(item.tokens[:-1], [known[-1], *new], visible)
             resume = None
-            if slot.ahead is not None and plain and self.fixed_rows is None:
-                resume = slot.ahead.resume(root, draft)
-            end = -(-(start + rows) // self.fixed_keys) * self.fixed_keys
+            if slot.ahead is not None and item.logits and plain and self.fixed_rows is None:
+                resume = slot.ahead.resume(known, draft)
+            end = start + rows
+            if item.logits:
+                end = -(-end // self.fixed_keys) * self.fixed_keys
             slot.cache.reserve(end)
-            columns = () if slot.head is None else slot.head.columns(own, visible)
+            mask = None if visible is None else _after(lead, visible)
             segments.append(
-                Segment(slot.cache, first, rows, start, visible, end, None, resume, columns)
+                Segment(slot.cache, first, rows, start, mask, end, None, resume, outputs, columns)
             )
             slot.forget()
         logits = self._run(tokens, positions, segments, scored)
         scores = []
-        for (slot, root, draft), segment in zip(work, segments, strict=True):
-            slot.scored, slot.root = draft, root
-            kept = logits[segment.first : segment.first + draft.num_rows]
+        for item, segment in zip(work, segments, strict=True):
+            item.slot.scored = item.tokens, item.draft
+            kept = logits[segment.outputs]
             scores.append(Scores(kept.to(torch.promote_types(kept.dtype, torch.float32)).cpu()))
         return scores
 
@@ -175,12 +169,14 @@ class CachedTarget:
         """See `protocols.Target.commit`."""
         if slot.scored is None:
             raise ContractViolation("commit without a score before it: the slot has no new rows")
-        if not slot.scored.is_path(path):
+        tokens, draft = slot.scored
+        if not draft.is_path(path):
             raise ContractViolation(f"commit takes a path from the root; {list(path)} is none")
         start = slot.cache.length
-        slot.cache.keep([start, *(start + 1 + node for node in path)])
+        first = start + len(tokens)
+        slot.cache.keep([*range(start, first), *(first + node for node in path)])
         if slot.head is not None:
-            slot.head.append([slot.root, *(slot.scored.tokens[node] for node in path)])
+            slot.head.append([*tokens, *(draft.tokens[node] for node in path)])
         slot.forget()
 
     def rollback(self, slot: Slot, length: int) -> None:
@@ -213,15 +209,57 @@ class CachedTarget:
                 "open it for more, or give fewer"
             )
 
-    def _padded(self, rows: int) -> int:
-        if self.fixed_rows is None:
-            return rows
-        if rows > self.fixed_rows:
+    def _check(self, item: Work) -> None:
+        """Refuse what this target cannot score, before anything is written."""
+        slot, tokens, draft, wanted = item
+        if not tokens or not (wanted or draft.num_rows == 1):
+            raise ContractViolation(
+                "score takes at least one committed token a slot, and no draft where no logits are "
+                f"wanted; it was given {len(tokens)} tokens and a draft of {draft.num_rows - 1}"
+            )
+        plain = draft.is_chain and draft.aux is None
+        if self.fixed_rows is not None and not plain:
+            raise InvalidInput(
+                "invariant mode takes drafts that are chains, and this one is a tree or has "
+                "auxiliary rows; choose a drafter of chains, or decode without invariant mode"
+            )
+        if self.fixed_rows is not None and (rows := draft.num_rows) > self.fixed_rows:
             raise ContractViolation(
                 f"invariant mode pads every pass to {self.fixed_rows} rows; a draft of {rows - 1} "
                 f"tokens needs {rows}. Draft at most {self.fixed_rows - 1} tokens"
             )
-        return self.fixed_rows
+        deepest = max((len(draft.path(node)) for node in range(len(draft))), default=0)
+        if draft.aux is not None:
+            deepest = max(deepest, *draft.aux.positions)
+        self._require_room(slot, len(tokens) + deepest)
+
+    def _feed_long(self, item: Work) -> tuple[int, Sequence[int]]:
+        """Run the first of the tokens in passes of their own where one pass must not hold them all.
+
+        Their keys and values then stand after the end of the cache, to be kept with the rest.
+
+        Returns:
+            Where the rest begins, and the rest: at least one token.
+        """
+        slot, tokens = item.slot, item.tokens
+        start = slot.cache.length
+        most = self.prefill_rows
+        if self.fixed_rows is not None and item.logits:
+            most = self.fixed_rows - item.num_scored + 1
+        while len(tokens) > most:
+            chunk = tokens[: min(self.prefill_rows, len(tokens) - 1)]
+            end = start + len(chunk)
+            segment = Segment(slot.cache, 0, len(chunk), start, None, end)
+            slot.cache.reserve(end)
+            self._run(chunk, range(start, end), [segment], [])
+            start, tokens = end, tokens[len(chunk) :]
+        return start, tokens
+
+    def _padding(self, item: Work, lead: int) -> int:
+        """The rows that bring a pass to the fixed number; `lead` of its rows precede the root."""
+        if self.fixed_rows is None or not item.logits:
+            return 0
+        return self.fixed_rows - lead - item.num_scored
 
     def _run(
         self,
@@ -255,4 +293,12 @@ def _tree_mask(draft: Draft) -> Tensor:
             seen[node + 1] |= seen[parent + 1]
     if draft.aux is not None:
         seen[1 + len(draft) :] = draft.aux.visible
+    return seen
+
+
+def _after(count: int, visible: Tensor) -> Tensor:
+    """The mask of `count` rows, each of which sees those before, and of rows that see all these."""
+    rows = count + len(visible)
+    seen = torch.ones(rows, rows, dtype=torch.bool).tril()
+    seen[count:, count:] = visible
     return seen

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from paceline.core.drafts import Draft
+from paceline.core.passes import prefill
 from paceline.core.protocols import Work
 from paceline.errors import UnsupportedModel
 from paceline.targets.cached import CachedTarget, Decoder
@@ -75,7 +76,7 @@ def _logits(
     room. The prompt's keys and values are repeated to stand for a `context` of that length.
     """
     slot = target.open(context + sum(split) + 1)
-    target.prefill(slot, tokens[:_PROMPT])
+    prefill(target, slot, tokens[:_PROMPT])
     with torch.inference_mode():
         for tensor in (tensor for layer in slot.cache.layers for tensor in layer):
             index = torch.arange(context, device=tensor.device) % _PROMPT
@@ -87,7 +88,7 @@ def _logits(
         room = (target.fixed_rows or 1) - size
         rejected = [tokens[0]] * min(number % 2, room)
         draft = Draft((*tokens[at + 1 : at + size], *rejected))
-        blocks.append(target.score([Work(slot, tokens[at], draft)])[0].logits[:size])
+        blocks.append(target.score([Work(slot, [tokens[at]], draft)])[0].logits[:size])
         target.commit(slot, range(size - 1))
         at += size
     target.close(slot)

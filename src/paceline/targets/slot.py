@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -27,10 +28,10 @@ class Ahead:
     tokens: list[int] = field(default_factory=list)
     states: list[Tensor] = field(default_factory=list)
 
-    def resume(self, root: int, draft: Draft) -> Resume | None:
+    def resume(self, tokens: Sequence[int], draft: Draft) -> Resume | None:
         """What a pass over a chain need not run again; None where it has to run all."""
         right = 0
-        for ran, token in zip(self.tokens, (root, *draft.tokens), strict=False):
+        for ran, token in zip(self.tokens, (*tokens, *draft.tokens), strict=False):
             if ran != token:
                 break
             right += 1
@@ -46,18 +47,16 @@ class Slot:
     Args:
         capacity: the most tokens.
         cache: keys and values.
-        scored: the draft of the last `score`, whose rows stand there.
+        scored: the committed tokens and the draft of the last `score`, whose rows stand there.
         ahead: what its own layers were run on since, by a drafter.
         head: the tokens of the text that a cut head lacks; None where the head is whole.
-        root: the token that the last `score` began with.
     """
 
     capacity: int
     cache: KeyValueCache
-    scored: Draft | None = None
+    scored: tuple[Sequence[int], Draft] | None = None
     ahead: Ahead | None = None
     head: TextHead | None = None
-    root: int = 0
 
     def forget(self) -> None:
         """Nothing behind the end counts any more."""

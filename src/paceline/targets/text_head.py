@@ -73,22 +73,26 @@ class TextHead:
         while self._first and next(reversed(self._first.values())) >= length:
             self._first.popitem()
 
-    def columns(self, rows: Sequence[int], visible: Tensor | None) -> list[Columns]:
-        """What the rows of a pass need: the tokens of the text, and those that come in with them.
+    def columns(
+        self, before: Sequence[int], rows: Sequence[int], visible: Tensor | None
+    ) -> list[Columns]:
+        """What the scored rows of a pass need: the tokens of the text, and those that come in.
 
         Args:
-            rows: the token of each row.
-            visible: `[rows, rows]` bool, which rows each row sees; None is causal.
+            before: tokens that come in before these rows; all of them see them.
+            rows: the token of each scored row.
+            visible: `[rows, rows]` bool, which of these rows each row sees; None is causal.
         """
         count = len(self._first)
         found = [Columns(self._store.ids[:count], self._store.weight[:count])] if count else []
-        if lacking := self._lacking(rows):
+        if lacking := self._lacking([*before, *rows]):
             if visible is None:
                 visible = torch.ones(len(rows), len(rows), dtype=torch.bool).tril()
             new = self._columns_of(lacking)
             is_token = torch.tensor(rows)[:, None] == new.ids
-            absent = ~(visible[:, :, None] & is_token).any(dim=1)
-            found.append(new._replace(absent=absent))
+            seen = (visible[:, :, None] & is_token).any(dim=1)
+            seen |= torch.isin(new.ids, torch.tensor(before, dtype=torch.long))
+            found.append(new._replace(absent=~seen))
         return found
 
     def _lacking(self, tokens: Sequence[int]) -> dict[int, int]:

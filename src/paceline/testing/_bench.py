@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from paceline.core.drafts import Budget, Draft, Scheme
+from paceline.core.passes import prefill
 from paceline.core.protocols import (
     Drafter,
     DraftSession,
@@ -177,7 +178,7 @@ class _Followed:
     def observe(self, committed: Committed) -> None:
         self._text += committed.tokens
         if new := self._text[self._target.length(self._slot) : -1]:
-            self._target.prefill(self._slot, new)
+            prefill(self._target, self._slot, new)
         self._session.observe(committed)
 
     def propose(self, budget: Budget, warp: Warp, noise: Noise) -> Draft:
@@ -199,8 +200,8 @@ def _round(bench: Bench, before: History, tokens: tuple[int, ...]) -> Committed:
     if Need.LOGITS in bench.drafter.needs:
         slot = bench.target.open(len(text) + len(tokens))
         try:
-            bench.target.prefill(slot, text[:-1])
-            logits = bench.target.score([Work(slot, text[-1], draft)])[0].logits
+            prefill(bench.target, slot, text[:-1])
+            logits = bench.target.score([Work(slot, [text[-1]], draft)])[0].logits
         finally:
             bench.target.close(slot)
     return Committed(tokens, draft, tuple(range(len(draft))), logits)

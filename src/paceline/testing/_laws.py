@@ -207,12 +207,13 @@ def _decode(
         prompt=prompt,
         drafter=drafter,
         controller=FixedController(num_draft_tokens),
+        verifier=bench.verifier,
         noise=noise,
         params=params,
         max_tokens=max_tokens,
     )
     tokens: list[int] = []
-    for event in decode(bench.target, bench.verifier, [request]):
+    for event in decode(bench.target, [request]):
         if isinstance(event, Round):
             tokens += event.tokens
     return tuple(tokens)

@@ -24,9 +24,9 @@ class TargetRule(StrEnum):
     """One row for the root and one for each node, of numbers, in float32 or float64, on the CPU;
     they do not change later, and the same pass gives the same rows."""
     LENGTH = "length"
-    """The cached length is what prefill, commit and rollback make of it; score leaves it alone."""
+    """The cached length is what commit and rollback make of it; score leaves it alone."""
     PREFILL = "prefill"
-    """A prompt that is prefilled, at once or in parts, is as good as one fed token by token."""
+    """A prompt taken in at once, in parts, or with a draft is as good as one fed token by token."""
     CHAIN = "chain"
     """Each row of a chain is what plain decoding gives behind those tokens."""
     TREE = "tree"
@@ -34,7 +34,7 @@ class TargetRule(StrEnum):
     AUXILIARY = "auxiliary"
     """Each auxiliary row is what plain decoding gives behind the tokens that it sees."""
     COMMIT = "commit"
-    """A commit keeps the root and the path of the last score, and nothing of the rest."""
+    """A commit keeps the tokens and the path of the last score, and nothing of the rest."""
     ROLLBACK = "rollback"
     """What is cut off leaves no trace."""
     BATCH = "batch"
@@ -124,9 +124,9 @@ class Check:
         all_scores = self.target.score(items)
         if len(all_scores) != len(items):
             self.fail(TargetRule.SCORES, f"{len(all_scores)} scores for {len(items)} drafts")
-        for (_, _, draft), scores in zip(items, all_scores, strict=True):
+        for item, scores in zip(items, all_scores, strict=True):
             logits: Any = scores.logits
-            shape = (draft.num_rows, vocab)
+            shape = (item.num_scored, vocab)
             if not isinstance(logits, Tensor) or tuple(logits.shape) != shape:
                 found = getattr(logits, "shape", type(logits).__name__)
                 self.fail(TargetRule.SCORES, f"logits {shape} expected, {found} found")
@@ -141,7 +141,7 @@ class Check:
         if text not in self._rows:
             with self.slot(TargetRule.LENGTH, len(text) + 1) as slot:
                 for position, token in enumerate(text):
-                    row = self.score([Work(slot, token, Draft())])[0][0]
+                    row = self.score([Work(slot, [token], Draft())])[0][0]
                     self._rows.setdefault(text[: position + 1], row.clone())
                     self.expect_length(slot, position)
                     self.target.commit(slot, ())

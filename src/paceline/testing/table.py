@@ -20,10 +20,10 @@ Table = Callable[[tuple[int, ...]], Tensor]
 
 @dataclass(slots=True, eq=False)
 class TableSlot:
-    """The cached tokens, and the root and draft that were scored behind them."""
+    """The cached tokens, and the tokens and draft that were scored after them."""
 
     tokens: list[int] = field(default_factory=list)
-    scored: tuple[int, Draft] | None = None
+    scored: tuple[Sequence[int], Draft] | None = None
 
 
 class TableTarget:
@@ -68,17 +68,15 @@ class TableTarget:
         """See `protocols.Target.length`."""
         return len(slot.tokens)
 
-    def prefill(self, slot: TableSlot, tokens: Sequence[int]) -> None:
-        """See `protocols.Target.prefill`."""
-        slot.tokens += tokens
-        slot.scored = None
-
     def score(self, work: Sequence[Work]) -> list[Scores]:
         """See `protocols.Target.score`."""
         scores = []
-        for slot, root, draft in work:
-            slot.scored = root, draft
-            before = (*slot.tokens, root)
+        for slot, new, draft, wanted in work:
+            slot.scored = new, draft
+            if not wanted:
+                scores.append(Scores(torch.empty(0, self.info.vocab_size, dtype=torch.float64)))
+                continue
+            before = (*slot.tokens, *new)
             paths = [(), *(draft.path(node) for node in range(len(draft)))]
             behind = [tuple(draft.tokens[i] for i in path) for path in paths]
             laws = [self._law((*before, *tokens)) for tokens in [*behind, *_auxiliary(draft)]]
@@ -89,10 +87,10 @@ class TableTarget:
         """See `protocols.Target.commit`."""
         if slot.scored is None:
             raise ContractViolation("commit without a score before it")
-        root, draft = slot.scored
+        tokens, draft = slot.scored
         if not draft.is_path(path):
             raise ContractViolation(f"commit takes a path from the root; {list(path)} is none")
-        slot.tokens += [root, *(draft.tokens[node] for node in path)]
+        slot.tokens += [*tokens, *(draft.tokens[node] for node in path)]
         slot.scored = None
 
     def rollback(self, slot: TableSlot, length: int) -> None:

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from paceline.core.drafts import Auxiliary, Draft
+from paceline.core.passes import prefill
 from paceline.core.protocols import Target, Work
 from paceline.core.target import Need, TargetInfo
 from paceline.errors import ContextOverflow, InvalidInput
@@ -62,6 +63,7 @@ def check_target(
         _check_prefill(check, text)
         _check_drafts(check, text)
         _check_commits(check, text)
+        _check_rest(check, text)
         _check_rollbacks(check, text)
         if Need.AUXILIARY in info.gives:
             _check_auxiliary(check, text)
@@ -105,14 +107,14 @@ def _check_prompts(texts: Sequence[tuple[int, ...]], info: TargetInfo) -> None:
 def _check_scores(check: Check, text: tuple[int, ...]) -> None:
     """The same pass twice gives the same rows, and those of the first stay as they were."""
     with check.slot(TargetRule.SCORES, len(text) + ROOM) as slot:
-        check.target.prefill(slot, text[:-1])
-        first = check.score([Work(slot, text[-1], check.tree())])[0]
+        prefill(check.target, slot, text[:-1])
+        first = check.score([Work(slot, [text[-1]], check.tree())])[0]
         check.expect_length(slot, len(text) - 1)
         copy = first.clone()
-        check.score([Work(slot, text[-1], check.chain(2, salt=1))])
+        check.score([Work(slot, [text[-1]], check.chain(2, salt=1))])
         if not torch.equal(first, copy):
             check.fail(TargetRule.SCORES, "logits changed after they were handed out")
-        again = check.score([Work(slot, text[-1], check.tree())])[0]
+        again = check.score([Work(slot, [text[-1]], check.tree())])[0]
         for row, before in zip(again, copy, strict=True):
             if apart := check.apart(row, before):
                 check.fail(TargetRule.SCORES, f"the same pass again: {apart}")
@@ -125,9 +127,9 @@ def _check_prefill(check: Check, text: tuple[int, ...]) -> None:
         with check.slot(TargetRule.PREFILL, len(text) + 1) as slot:
             edges = [0, *cuts, last]
             for start, end in pairwise(edges):
-                check.target.prefill(slot, text[start:end])
+                prefill(check.target, slot, text[start:end])
                 check.expect_length(slot, end)
-            row = check.score([Work(slot, text[-1], Draft())])[0][0]
+            row = check.score([Work(slot, [text[-1]], Draft())])[0][0]
             check.expect_row(TargetRule.PREFILL, row, text, f"prefilled in {len(edges) - 1} parts")
 
 
@@ -136,8 +138,8 @@ def _check_drafts(check: Check, text: tuple[int, ...]) -> None:
     drafts = [(TargetRule.CHAIN, check.chain(length)) for length in range(4)]
     for rule, draft in [*drafts, (TargetRule.TREE, check.tree())]:
         with check.slot(rule, len(text) + ROOM) as slot:
-            check.target.prefill(slot, text[:-1])
-            rows = check.score([Work(slot, text[-1], draft)])[0]
+            prefill(check.target, slot, text[:-1])
+            rows = check.score([Work(slot, [text[-1]], draft)])[0]
             check.expect_length(slot, len(text) - 1)
             check.expect_rows(rule, rows, text, draft, f"a draft of {len(draft)} tokens")
 
@@ -150,15 +152,15 @@ def _check_auxiliary(check: Check, text: tuple[int, ...]) -> None:
     draft = replace(tree, aux=Auxiliary((one, two), (1, 2), visible))
     where = "rows of their own"
     with check.slot(TargetRule.AUXILIARY, len(text) + ROOM) as slot:
-        check.target.prefill(slot, text[:-1])
-        rows = check.score([Work(slot, text[-1], draft)])[0]
+        prefill(check.target, slot, text[:-1])
+        rows = check.score([Work(slot, [text[-1]], draft)])[0]
         check.expect_rows(TargetRule.AUXILIARY, rows, text, tree, f"beside {where}")
         check.expect_row(TargetRule.AUXILIARY, rows[-2], (*text, one), where)
         check.expect_row(TargetRule.AUXILIARY, rows[-1], (*text, one, two), where)
         path = tree.path(len(tree) - 1)
         check.target.commit(slot, path)
         kept = (*text, *(tree.tokens[i] for i in path), text[0])
-        row = check.score([Work(slot, text[0], Draft())])[0][0]
+        row = check.score([Work(slot, [text[0]], Draft())])[0][0]
         check.expect_row(TargetRule.AUXILIARY, row, kept, f"after {where}")
 
 
@@ -168,19 +170,38 @@ def _check_commits(check: Check, text: tuple[int, ...]) -> None:
     for node in range(-1, len(tree)):
         path = tree.path(node)
         with check.slot(TargetRule.COMMIT, len(text) + ROOM) as slot:
-            check.target.prefill(slot, text[:-1])
-            check.score([Work(slot, text[-1], check.chain(3, salt=1))])
-            check.score([Work(slot, text[-1], tree)])
+            prefill(check.target, slot, text[:-1])
+            check.score([Work(slot, [text[-1]], check.chain(3, salt=1))])
+            check.score([Work(slot, [text[-1]], tree)])
             check.target.commit(slot, path)
             check.expect_length(slot, len(text) + len(path))
             kept = (*text, *(tree.tokens[i] for i in path), text[0])
             draft = check.chain(1, salt=2)
-            rows = check.score([Work(slot, text[0], draft)])[0]
+            rows = check.score([Work(slot, [text[0]], draft)])[0]
             where = f"after a commit of the path {list(path)}"
             check.expect_rows(TargetRule.COMMIT, rows, kept, draft, where)
             check.target.commit(slot, ())
-            row = check.score([Work(slot, text[-1], Draft())])[0][0]
+            row = check.score([Work(slot, [text[-1]], Draft())])[0][0]
             check.expect_row(TargetRule.COMMIT, row, (*kept, text[-1]), where)
+
+
+def _check_rest(check: Check, text: tuple[int, ...]) -> None:
+    """The rest of a prompt comes in with a draft."""
+    last = len(text) - 1
+    tree = check.tree()
+    path = tree.path(len(tree) - 1)
+    for cut in sorted({0, last // 2}):
+        with check.slot(TargetRule.PREFILL, len(text) + ROOM) as slot:
+            prefill(check.target, slot, text[:cut])
+            rows = check.score([Work(slot, text[cut:], tree)])[0]
+            where = f"{len(text) - cut} tokens in the pass of a draft"
+            check.expect_length(slot, cut)
+            check.expect_rows(TargetRule.PREFILL, rows, text, tree, where)
+            check.target.commit(slot, path)
+            check.expect_length(slot, len(text) + len(path))
+            kept = (*text, *(tree.tokens[i] for i in path), text[0])
+            row = check.score([Work(slot, [text[0]])])[0][0]
+            check.expect_row(TargetRule.PREFILL, row, kept, f"after {where}")
 
 
 def _check_rollbacks(check: Check, text: tuple[int, ...]) -> None:
@@ -188,41 +209,51 @@ def _check_rollbacks(check: Check, text: tuple[int, ...]) -> None:
     tree = check.tree()
     for length in range(len(text) + 1):
         with check.slot(TargetRule.ROLLBACK, len(text) + ROOM) as slot:
-            check.target.prefill(slot, text[:-1])
-            check.score([Work(slot, text[-1], tree)])
+            prefill(check.target, slot, text[:-1])
+            check.score([Work(slot, [text[-1]], tree)])
             check.target.commit(slot, tree.path(len(tree) - 1))
-            check.score([Work(slot, text[0], check.chain(1))])
+            check.score([Work(slot, [text[0]], check.chain(1))])
             check.target.rollback(slot, length)
             check.expect_length(slot, length)
             other = (text[0] + 1) % check.target.info.vocab_size
             kept, draft = (*text[:length], other), check.chain(2, salt=3)
-            rows = check.score([Work(slot, other, draft)])[0]
+            rows = check.score([Work(slot, [other], draft)])[0]
             check.expect_rows(TargetRule.ROLLBACK, rows, kept, draft, f"cut to {length} tokens")
 
 
 def _check_batch(check: Check, texts: Sequence[tuple[int, ...]]) -> None:
-    """Slots of different lengths, with a tree, chains and nothing drafted, in both orders."""
+    """Slots of different lengths, with a tree, chains and nothing drafted, in both orders.
+
+    A prompt comes in beside them.
+    """
     shapes = [check.tree(), Draft(), check.chain(3), check.chain(1, salt=1)]
     cases = [(text, shapes[i % len(shapes)]) for i, text in enumerate([*texts, texts[0]])]
     for order in (cases, cases[::-1]):
         with check.calls(TargetRule.BATCH):
             slots = [check.target.open(len(text) + ROOM) for text, _ in order]
             for slot, (text, _) in zip(slots, order, strict=True):
-                check.target.prefill(slot, text[:-1])
-            work = [Work(slot, t[-1], d) for slot, (t, d) in zip(slots, order, strict=True)]
-            for rows, (text, draft) in zip(check.score(work), order, strict=True):
+                prefill(check.target, slot, text[:-1])
+            late, coming = check.target.open(len(texts[-1]) + ROOM), texts[-1]
+            work = [Work(slot, [t[-1]], d) for slot, (t, d) in zip(slots, order, strict=True)]
+            found = check.score([work[0], Work(late, coming, logits=False), *work[1:]])
+            for rows, (text, draft) in zip(found[:1] + found[2:], order, strict=True):
                 check.expect_rows(TargetRule.BATCH, rows, text, draft, f"{len(order)} slots")
             deepest = [draft.path(len(draft) - 1) for _, draft in order]
             for slot, path in zip(slots, deepest, strict=True):
                 check.target.commit(slot, path)
+            check.target.commit(late, ())
+            check.expect_length(late, len(coming))
+            row = check.score([Work(late, [coming[0]])])[0][0]
+            where = "a prompt beside drafts"
+            check.expect_row(TargetRule.BATCH, row, (*coming, coming[0]), where)
             work = [
-                Work(slot, text[0], Draft()) for slot, (text, _) in zip(slots, order, strict=True)
+                Work(slot, [text[0]], Draft()) for slot, (text, _) in zip(slots, order, strict=True)
             ]
             again = check.score(work)
             for rows, (text, draft), path in zip(again, order, deepest, strict=True):
                 kept = (*text, *(draft.tokens[i] for i in path), text[0])
                 check.expect_row(TargetRule.BATCH, rows[0], kept, "after commits of all slots")
-            for slot in slots:
+            for slot in (*slots, late):
                 check.target.close(slot)
         check.compare()
 
@@ -233,17 +264,17 @@ def _check_isolation(check: Check, texts: Sequence[tuple[int, ...]]) -> None:
     path = tree.path(len(tree) - 1)
     with check.slot(TargetRule.ISOLATION, len(one) + ROOM) as slot:
         other = check.target.open(len(two) + ROOM)
-        check.target.prefill(slot, one[:-1])
-        check.target.prefill(other, two[:-1])
-        rows = check.score([Work(slot, one[-1], tree)])[0]
-        check.score([Work(other, two[-1], check.chain(3, salt=1))])
+        prefill(check.target, slot, one[:-1])
+        prefill(check.target, other, two[:-1])
+        rows = check.score([Work(slot, [one[-1]], tree)])[0]
+        check.score([Work(other, [two[-1]], check.chain(3, salt=1))])
         check.target.commit(other, ())
         check.target.rollback(other, 0)
         check.target.close(other)
         check.expect_rows(TargetRule.ISOLATION, rows, one, tree, "beside another slot")
         check.target.commit(slot, path)
         kept = (*one, *(tree.tokens[i] for i in path), one[0])
-        row = check.score([Work(slot, one[0], Draft())])[0][0]
+        row = check.score([Work(slot, [one[0]], Draft())])[0][0]
         check.expect_row(TargetRule.ISOLATION, row, kept, "after another slot was closed")
 
 
@@ -266,9 +297,9 @@ def _check_limit(check: Check, info: TargetInfo) -> None:
     drafted = len(check.chain(min(3, limit - 2)))
     root = limit - 2 - drafted
     with check.slot(TargetRule.LIMIT, limit) as slot:
-        check.target.prefill(slot, text[:root])
+        prefill(check.target, slot, text[:root])
         draft = Draft(text[root + 1 :])
-        rows = check.score([Work(slot, text[root], draft)])[0]
+        rows = check.score([Work(slot, [text[root]], draft)])[0]
         check.expect_rows(TargetRule.LIMIT, rows, text[: root + 1], draft, "at the limit")
         check.target.commit(slot, range(drafted))
         check.expect_length(slot, limit - 1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -11,6 +12,8 @@ from torch import Tensor
 from transformers import DynamicCache, StaticCache
 
 from paceline.core.events import Prefilled
+from paceline.core.protocols import Work
+from paceline.core.target import Scores
 from paceline.errors import InvalidInput
 from paceline.integrations.huggingface import speculate
 from paceline.targets.cached import CachedTarget
@@ -22,13 +25,14 @@ from tests.tiny_models import build, tiny, tokens_of
 def computed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How many tokens each pass of a target computes without scoring them."""
     counts: list[int] = []
-    prefill = CachedTarget.prefill
+    score = CachedTarget.score
 
-    def counting(self: CachedTarget, slot: Any, tokens: Any) -> None:
-        counts.append(len(tokens))
-        prefill(self, slot, tokens)
+    def counting(self: CachedTarget, work: Sequence[Work]) -> list[Scores]:
+        if unscored := sum(item.num_rows - item.num_scored for item in work):
+            counts.append(unscored)
+        return score(self, work)
 
-    monkeypatch.setattr(CachedTarget, "prefill", counting)
+    monkeypatch.setattr(CachedTarget, "score", counting)
     return counts
 
 

@@ -173,7 +173,7 @@ def test_a_shorter_context_of_the_draft_ends_drafting_and_not_the_answer(
     drafted = [0, 0]
     for event in events:
         if isinstance(event, Round):
-            drafted[event.index] += event.num_draft_tokens
+            drafted[event.id] += event.num_draft_tokens
     assert drafted[0] == 0
     assert drafted[1] > 0
 

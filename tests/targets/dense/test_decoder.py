@@ -15,6 +15,7 @@ from torch import Tensor
 from transformers import LlamaConfig
 
 from paceline.core.drafts import Auxiliary, Draft
+from paceline.core.passes import prefill
 from paceline.core.protocols import Work
 from paceline.errors import ModelError, UnsupportedModel
 from paceline.kernels import attention, packing, row_operations
@@ -85,8 +86,8 @@ def lean(model: Any, *, dtype: torch.dtype = torch.float32, **options: Any) -> D
 
 def scored(target: CachedTarget, text: tuple[int, ...], draft: Draft) -> Tensor:
     slot = target.open(len(text) + len(draft) + 1)
-    target.prefill(slot, text[:-1])
-    return target.score([Work(slot, text[-1], draft)])[0].logits
+    prefill(target, slot, text[:-1])
+    return target.score([Work(slot, [text[-1]], draft)])[0].logits
 
 
 @pytest.mark.parametrize("storage", ["plain", "packed"])
@@ -112,8 +113,8 @@ class TestEqualsTheModel:
         work = []
         for text, draft in cases:
             slot = target.open(64)
-            target.prefill(slot, text[:-1])
-            work.append(Work(slot, text[-1], draft))
+            prefill(target, slot, text[:-1])
+            work.append(Work(slot, [text[-1]], draft))
         for scores, (text, draft) in zip(target.score(work), cases, strict=True):
             torch.testing.assert_close(scores.logits, scored(target, text, draft), **CLOSE)
             for node in (-1, *range(len(draft))):
@@ -203,10 +204,10 @@ class TestHead:
     def test_the_text_counts_as_long_as_it_stands(self) -> None:
         target = CachedTarget(lean(build("llama"), head_ids=self.IDS))
         slot = target.open(32)
-        target.prefill(slot, [1, 2])
+        prefill(target, slot, [1, 2])
 
         def known(token: int, draft: Draft = CHAIN) -> set[int]:
-            row = target.score([Work(slot, token, draft)])[0].logits[-1]
+            row = target.score([Work(slot, [token], draft)])[0].logits[-1]
             return set((row > -torch.inf).nonzero().flatten().tolist())
 
         first = set(self.IDS.tolist())
@@ -218,7 +219,7 @@ class TestHead:
         target.rollback(slot, 1)
         assert known(9, Draft()) == first | {1, 9}
         other = target.open(8)
-        row = target.score([Work(other, 4, Draft())])[0].logits[0]
+        row = target.score([Work(other, [4], Draft())])[0].logits[0]
         assert set((row > -torch.inf).nonzero().flatten().tolist()) == first | {4}
 
     def test_sequences_in_one_pass_have_their_own_text(self) -> None:
@@ -233,10 +234,10 @@ class TestHead:
             for text, draft in zip(texts, drafts, strict=True):
                 for one, found in ((target, work), (full, exact)):
                     slot = one.open(32)
-                    one.prefill(slot, text[:-1])
+                    prefill(one, slot, text[:-1])
                     one.rollback(slot, 1)
-                    one.prefill(slot, text[1:-1])
-                    found.append(Work(slot, text[-1], draft))
+                    prefill(one, slot, text[1:-1])
+                    found.append(Work(slot, [text[-1]], draft))
             for item, text, own, whole in zip(
                 work, texts, target.score(work), full.score(exact), strict=True
             ):
@@ -256,14 +257,14 @@ class TestHead:
         target = CachedTarget(lean(build("llama"), head_ids=self.IDS))
         slot = target.open(128)
         text = list(range(1, VOCAB))
-        target.prefill(slot, text)
+        prefill(target, slot, text)
         target.rollback(slot, 3)
-        target.prefill(slot, text[:2:-1])
-        row = target.score([Work(slot, 2, Draft())])[0].logits[0]
+        prefill(target, slot, text[:2:-1])
+        row = target.score([Work(slot, [2], Draft())])[0].logits[0]
         full = CachedTarget(lean(build("llama")))
         other = full.open(128)
-        full.prefill(other, text[:3] + text[:2:-1])
-        exact = full.score([Work(other, 2, Draft())])[0].logits[0]
+        prefill(full, other, text[:3] + text[:2:-1])
+        exact = full.score([Work(other, [2], Draft())])[0].logits[0]
         torch.testing.assert_close(row, exact, **CLOSE)
 
     def test_in_invariant_mode_the_head_is_what_it_was_cut_to(self) -> None:
@@ -482,9 +483,9 @@ def test_padding_of_few_rows_changes_no_logits(
     for length in range(4):
         draft = Draft(text[5 : 5 + length])
         slot, other = padded.open(20), padded.open(20)
-        padded.prefill(slot, text[:4])
-        found = padded.score([Work(slot, text[4], draft), Work(other, text[0], Draft())])
-        alone = padded.score([Work(slot, text[4], draft)])[0].logits
+        prefill(padded, slot, text[:4])
+        found = padded.score([Work(slot, [text[4]], draft), Work(other, [text[0]], Draft())])
+        alone = padded.score([Work(slot, [text[4]], draft)])[0].logits
         expected = own_logits(model, text[: 5 + length])[4:]
         torch.testing.assert_close(found[0].logits, expected, **CLOSE)
         torch.testing.assert_close(alone, expected, **CLOSE)
@@ -511,13 +512,13 @@ def test_compiled_loops_give_a_chain_the_bits_of_plain_decoding(
     text = tokens_of(60, seed=3)
     plain, drafted = target.open(70), target.open(70)
     for slot in (plain, drafted):
-        target.prefill(slot, text[:20])
+        prefill(target, slot, text[:20])
     at = 20
     for size in (1, 2, 3, 5, 8, 12, 7):
-        rows = target.score([Work(drafted, text[at], Draft(text[at + 1 : at + size]))])[0].logits
+        rows = target.score([Work(drafted, [text[at]], Draft(text[at + 1 : at + size]))])[0].logits
         target.commit(drafted, range(size - 1))
         for row in rows:
-            alone = target.score([Work(plain, text[at], Draft())])[0].logits[0]
+            alone = target.score([Work(plain, [text[at]], Draft())])[0].logits[0]
             target.commit(plain, [])
             assert torch.equal(row, alone)
             at += 1

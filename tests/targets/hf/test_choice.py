@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrizations
 
 from paceline.core.drafts import Draft
+from paceline.core.passes import prefill
 from paceline.core.protocols import Work
 from paceline.errors import UnsupportedModel
 from paceline.targets.cached import CachedTarget
@@ -32,8 +33,8 @@ def logits(model: Any, tokens: tuple[int, ...], cached: int = 3) -> Tensor:
     """Those of the rows from `cached` on, by the decoder that the model gets."""
     target = CachedTarget(decoder_of(model))
     slot = target.open(len(tokens))
-    target.prefill(slot, tokens[:cached])
-    found = target.score([Work(slot, tokens[cached], Draft(tokens[cached + 1 :]))])[0].logits
+    prefill(target, slot, tokens[:cached])
+    found = target.score([Work(slot, [tokens[cached]], Draft(tokens[cached + 1 :]))])[0].logits
     target.close(slot)
     return found
 

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 import paceline.targets.hf.decoder
 from paceline.core.drafts import Draft
 from paceline.core.events import FinishReason
+from paceline.core.passes import prefill
 from paceline.core.protocols import Work
 from paceline.drafters.ngram import NgramDrafter
 from paceline.errors import ContextOverflow, InvalidInput, UnsupportedModel
@@ -53,8 +54,8 @@ def target_of(model: Any, **options: Any) -> CachedTarget:
 def scored(target: CachedTarget, text: Sequence[int], draft: Draft) -> Tensor:
     """The rows of a fresh slot."""
     slot = target.open(len(text) + 1 + draft.max_path_length)
-    target.prefill(slot, text[:-1])
-    return target.score([Work(slot, text[-1], draft)])[0].logits
+    prefill(target, slot, text[:-1])
+    return target.score([Work(slot, [text[-1]], draft)])[0].logits
 
 
 def expected(model: Any, text: Sequence[int], draft: Draft) -> Tensor:
@@ -87,8 +88,8 @@ def test_sequences_of_different_lengths_share_a_pass(family: str) -> None:
     drafts = [TREE, Draft(), CHAIN]
     slots = [target.open(64) for _ in texts]
     for slot, text in zip(slots, texts, strict=True):
-        target.prefill(slot, text[:-1])
-    work = [Work(slot, t[-1], d) for slot, t, d in zip(slots, texts, drafts, strict=True)]
+        prefill(target, slot, text[:-1])
+    work = [Work(slot, [t[-1]], d) for slot, t, d in zip(slots, texts, drafts, strict=True)]
     for scores, text, draft in zip(target.score(work), texts, drafts, strict=True):
         torch.testing.assert_close(scores.logits, expected(model, text, draft), **CLOSE)
 
@@ -100,17 +101,17 @@ def test_commits_and_rollbacks_leave_what_a_fresh_prefill_would(
     model, text = tiny(family), tokens_of(14)
     target = target_of(model, prefill_rows=prefill_rows)
     slot = target.open(64)
-    target.prefill(slot, text[:-1])
-    target.score([Work(slot, text[-1], TREE)])
+    prefill(target, slot, text[:-1])
+    target.score([Work(slot, [text[-1]], TREE)])
     path = TREE.path(7)
     target.commit(slot, path)
     text = (*text, *(TREE.tokens[node] for node in path))
     assert target.length(slot) == len(text)
-    rows = target.score([Work(slot, 7, CHAIN)])[0].logits
+    rows = target.score([Work(slot, [7], CHAIN)])[0].logits
     torch.testing.assert_close(rows, expected(model, (*text, 7), CHAIN), **CLOSE)
     target.commit(slot, ())
     target.rollback(slot, 9)
-    rows = target.score([Work(slot, 11, TREE)])[0].logits
+    rows = target.score([Work(slot, [11], TREE)])[0].logits
     torch.testing.assert_close(rows, expected(model, (*text[:9], 11), TREE), **CLOSE)
 
 
@@ -261,11 +262,11 @@ def test_chunked_attention_sets_the_limit() -> None:
 def test_no_tensor_of_the_cache_moves_in_100_rounds() -> None:
     target = target_of(build("llama", max_position_embeddings=512))
     slot = target.open(320)
-    target.prefill(slot, tokens_of(9))
+    prefill(target, slot, tokens_of(9))
     places = {tensor.data_ptr() for layer in slot.cache.layers for tensor in layer}
     assert len(places) == 4
     for number in range(100):
-        target.score([Work(slot, 5, TREE if number % 2 else CHAIN)])
+        target.score([Work(slot, [5], TREE if number % 2 else CHAIN)])
         target.commit(slot, TREE.path(4) if number % 2 else (0, 1))
     assert target.length(slot) == 9 + 100 * 3
     assert {tensor.data_ptr() for layer in slot.cache.layers for tensor in layer} == places
@@ -665,7 +666,7 @@ def test_layers_that_are_skipped_now_and_then_are_refused_when_it_happens() -> N
     target = target_of(planted(Sometimes))
     slot = target.open(64)
     with pytest.raises(UnsupportedModel, match="attended 0 times in a pass and 1 times before"):
-        target.prefill(slot, tokens_of(40))
+        prefill(target, slot, tokens_of(40))
 
 
 def test_dropout_that_does_not_stop_in_evaluation_is_refused() -> None:
@@ -741,7 +742,7 @@ def test_a_model_in_bfloat16_with_its_modules_packed(family: str, storage: Any) 
     assert pack_modules(model, storage)
     target = CachedTarget(HFDecoder(model))
     slot = target.open(40)
-    target.prefill(slot, text[:9])
-    found = target.score([Work(slot, text[9], Draft(text[10:]))])[0].logits
+    prefill(target, slot, text[:9])
+    found = target.score([Work(slot, [text[9]], Draft(text[10:]))])[0].logits
     near = {"packed": 0.02, "int8": 0.05, "int4": 0.5}[storage]
     assert float((found - expected[9:]).norm() / expected[9:].norm()) < near

@@ -92,13 +92,14 @@ class Server:
             prompt=prompt,
             drafter=staged.drafter,
             controller=staged.controller,
+            verifier=staged.verifier,
             noise=SeededNoise(int(body.get("seed", 0))),
             params=SamplingParams(temperature=body["temperature"]),
             max_tokens=body["max_tokens"],
             logprobs=4,
         )
         words, scores = [], []
-        for event in decode(target, staged.verifier, [request]):
+        for event in decode(target, [request]):
             if isinstance(event, Round):
                 words += [WORDS[token] for token in event.tokens]
                 assert event.top_logprobs is not None

@@ -37,15 +37,16 @@ def sampled(
             prompt=prompt,
             drafter=staged.drafter,
             controller=staged.controller,
+            verifier=staged.verifier,
             noise=SeededNoise(seed),
             params=SamplingParams(temperature=1.0),
             max_tokens=LENGTH,
         )
         for seed in seeds
     ]
-    for event in decode(script.target, staged.verifier, requests):
+    for event in decode(script.target, requests):
         if isinstance(event, Round):
-            found[event.index] += event.tokens
+            found[event.id] += event.tokens
     return found
 
 

@@ -199,10 +199,6 @@ class Counted:
         self.passes += 1
         return self._target.score(work)
 
-    def prefill(self, slot: Any, tokens: Any) -> None:
-        self.passes += 1
-        self._target.prefill(slot, tokens)
-
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_replay_takes_a_fifth_of_the_passes_of_generating_at_most(

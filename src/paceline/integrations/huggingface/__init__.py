@@ -313,6 +313,7 @@ class Speculation:
                     prompt=row.prompt,
                     drafter=drafter,
                     controller=self.controller,
+                    verifier=verifier,
                     noise=SeededNoise(seed, number),
                     params=params,
                     max_tokens=max_tokens,
@@ -325,7 +326,7 @@ class Speculation:
                 )
                 for number, row in enumerate(rows)
             ]
-            for event in stack.enter_context(closing(decode(target, verifier, requests))):
+            for event in stack.enter_context(closing(decode(target, requests))):
                 answers.take(event)
                 metrics = metrics.add(event)
                 if self.on_event is not None:

@@ -35,12 +35,12 @@ class Answers:
     def take(self, event: Event) -> None:
         """Take in an event."""
         if isinstance(event, Round):
-            self.tokens[event.index] += event.tokens
+            self.tokens[event.id] += event.tokens
             for name, rows in self._tensors.items():
                 if (tensor := getattr(event, name)) is not None:
-                    rows[event.index] += tensor.unbind()
+                    rows[event.id] += tensor.unbind()
         elif isinstance(event, Finished):
-            self.reasons[event.index] = event.reason
+            self.reasons[event.id] = event.reason
         if self._streamer is not None:
             self._stream()
 

@@ -12,6 +12,7 @@ from torch import Tensor
 from transformers import Cache, GenerationConfig
 from transformers.cache_utils import DynamicLayer
 
+from paceline.core.passes import prefill
 from paceline.errors import InvalidInput
 from paceline.integrations.huggingface.rows import Row
 from paceline.targets.cached import CachedTarget
@@ -100,7 +101,7 @@ def adopt(target: CachedTarget, slot: Slot, cache: Cache, number: int, row: Row)
         slot.cache.write(index, keys[:, :-1], values[:, :-1], 0)
     slot.cache.keep(range(known - 1))
     try:
-        target.prefill(slot, row.prompt[known - 1 : known])
+        prefill(target, slot, row.prompt[known - 1 : known])
     except RuntimeError:  # keys of other shapes
         same = False
     else:
@@ -152,7 +153,7 @@ def extend(
             [*row.prompt, *answer][target.length(slot) :] if prompt_end + len(answer) <= end else []
         )
         if missing:
-            target.prefill(slot, missing)
+            prefill(target, slot, missing)
         columns.append([*row.columns, *range(prompt_end, end)][: target.length(slot)])
     layers = [slot.cache.layers for slot in slots]
     if len(cache.layers) not in (0, len(layers[0])):

@@ -106,8 +106,7 @@ class DenseDecoder:
         logits = self._head(states)
         for segment in batch.segments:
             for columns in segment.columns:
-                own = slice(segment.first, segment.first + segment.rows)
-                columns.fill(logits[own], states[own])
+                columns.fill(logits[segment.outputs], states[segment.outputs])
         return logits
 
     def text_head(self) -> TextHead | None:

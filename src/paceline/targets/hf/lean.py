@@ -20,6 +20,7 @@ from transformers import PreTrainedConfig
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from paceline.core.drafts import Draft
+from paceline.core.passes import prefill
 from paceline.core.protocols import Work
 from paceline.targets.cached import CachedTarget
 from paceline.targets.dense.architecture import Architecture, unsupported
@@ -126,9 +127,9 @@ def _small_error(kind: type, config: Any) -> float:
         expected = model(tokens[None], use_cache=False).logits[0]
     target, (root, *rest) = CachedTarget(lean_decoder(model)), tokens.tolist()
     slot = target.open(_LENGTH)
-    target.prefill(slot, [root, *rest[: _LENGTH // 2]])
+    prefill(target, slot, [root, *rest[: _LENGTH // 2]])
     draft = Draft(tuple(rest[_LENGTH // 2 + 1 :]))
-    found = target.score([Work(slot, rest[_LENGTH // 2], draft)])[0].logits
+    found = target.score([Work(slot, [rest[_LENGTH // 2]], draft)])[0].logits
     target.close(slot)
     expected = expected[-len(found) :]
     return float((found - expected).norm() / expected.norm())

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from paceline.core.drafts import Draft
+from paceline.core.passes import prefill
 from paceline.core.protocols import Work
 from paceline.errors import UnsupportedModel
 from paceline.targets.cached import CachedTarget
@@ -65,15 +66,15 @@ def probe_target(
         return float(torch.tensor([distance(a, b) for a, b in pairs]).max())
 
     slot = target.open(LENGTH)
-    target.prefill(slot, one[: half - 1])
+    prefill(target, slot, one[: half - 1])
     tree = Draft((one[3], other[3], other[4], one[4]), parents=(-1, -1, 1, 0))
     in_tree = worst(
-        target.score([Work(slot, one[2], tree)])[0].logits,
+        target.score([Work(slot, [one[2]], tree)])[0].logits,
         [truth[2], truth[3], truth_other[3], truth_other[4], truth[4]],
     )
     target.commit(slot, (1, 2))
     target.rollback(slot, half)
-    cut = target.score([Work(slot, one[3], Draft(tuple(one[4:])))])[0].logits
+    cut = target.score([Work(slot, [one[3]], Draft(tuple(one[4:])))])[0].logits
     after_cut = worst(cut, truth[3:])
     target.close(slot)
     if in_tree <= tolerance and after_cut <= tolerance:
@@ -106,9 +107,9 @@ def probe_target(
 def _rows(target: CachedTarget, tokens: Sequence[int], cached: int) -> Tensor:
     """The logits behind `tokens[cached:]`, scored as one chain on a fresh slot."""
     slot = target.open(len(tokens))
-    target.prefill(slot, tokens[:cached])
+    prefill(target, slot, tokens[:cached])
     draft = Draft(tuple(tokens[cached + 1 :]))
-    logits = target.score([Work(slot, tokens[cached], draft)])[0].logits
+    logits = target.score([Work(slot, [tokens[cached]], draft)])[0].logits
     target.close(slot)
     return logits
 

@@ -62,7 +62,7 @@ def plainly(options: Mapping[str, Any]) -> dict[str, Any]:
 def parts_of(model: LanguageModel, prompt: Prompt, options: Mapping[str, Any]) -> Parts:
     """Drafter, rule and controller as `generate` would put them together."""
     (job,) = model.prepare([prompt], **options)
-    return Parts(job.request.drafter, job.verifier, job.request.controller)
+    return Parts(job.request.drafter, job.request.verifier, job.request.controller)
 
 
 def answer(
@@ -99,9 +99,9 @@ def answers(
         ]
     requests = [replace(job.request, keep_logits=logits) for job in jobs]
     rounds: list[list[Round]] = [[] for _ in requests]
-    for event in decode(model.target, jobs[0].verifier, requests):
+    for event in decode(model.target, requests):
         if isinstance(event, Round):
-            rounds[event.index].append(event)
+            rounds[event.id].append(event)
     return [
         Answer(
             tuple(token for event in found for token in event.tokens),

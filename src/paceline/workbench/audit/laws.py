@@ -283,12 +283,13 @@ class _Stage:
             prompt=self.prompt,
             drafter=parts.drafter,
             controller=parts.controller,
+            verifier=parts.verifier,
             noise=noise,
             params=self.params,
             max_tokens=length,
         )
         tokens: Tokens = ()
-        for event in decode(self.script.target, parts.verifier, [request]):
+        for event in decode(self.script.target, [request]):
             if isinstance(event, Round):
                 counts.add(event)
                 tokens += event.tokens

@@ -102,7 +102,7 @@ def run(setting: Setting, step: Step, **changes: Any) -> Run:
     rounds: list[RoundFacts] = []
     finish, prefill_s = "", 0.0
     start = begun = end = perf_counter()
-    with closing(decode(setting.model.target, job.verifier, [job.request])) as events:
+    with closing(decode(setting.model.target, [job.request])) as events:
         for event in events:
             end = perf_counter()
             if isinstance(event, Prefilled):
@@ -153,7 +153,7 @@ def _with_logits(
     tokens: list[int] = []
     logits: list[torch.Tensor] = []
     request = replace(job.request, keep_logits=True)
-    with closing(decode(setting.model.target, job.verifier, [request])) as events:
+    with closing(decode(setting.model.target, [request])) as events:
         for event in events:
             if isinstance(event, Round):
                 assert event.logits is not None

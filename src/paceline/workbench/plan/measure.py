@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from paceline.controllers.fixed import FixedController
 from paceline.core.drafts import Draft
 from paceline.core.events import Round
+from paceline.core.passes import prefill
 from paceline.core.protocols import Drafter, Target, Verifier, Work
 from paceline.engine.loop import Request, decode
 from paceline.errors import InvalidInput
@@ -94,9 +95,9 @@ class _Passes:
         self._slots = [target.open(end(short)) for _ in range(most)]
         self._far = target.open(end(far)) if far > short else self._slots[0]
         for slot in self._slots:
-            target.prefill(slot, text[:short])
+            prefill(target, slot, text[:short])
         if far > short:
-            target.prefill(self._far, text[:far])
+            prefill(target, self._far, text[:far])
         self._short = short
 
     def measure(self, repeats: int, tell: Tell | None) -> list[PassTime]:
@@ -120,7 +121,7 @@ class _Passes:
     def _time(self, rows: int, batch: int, context: int) -> float:
         slots = self._slots[:batch] if context == self._short else [self._far]
         draft = Draft(tuple(self._text[context + 1 : context + rows]))
-        work = [Work(slot, self._text[context], draft) for slot in slots]
+        work = [Work(slot, [self._text[context]], draft) for slot in slots]
         start = time.perf_counter()
         self._target.score(work)
         return time.perf_counter() - start
@@ -176,11 +177,12 @@ def measure_method(
             prompt=prompt,
             drafter=drafter,
             controller=FixedController(k),
+            verifier=verifier,
             noise=SeededNoise(0),
             max_tokens=max_tokens,
         )
         ends = [time.perf_counter()]
-        for event in decode(target, verifier, [request]):
+        for event in decode(target, [request]):
             ends.append(time.perf_counter())
             if isinstance(event, Round) and event.number > 1:
                 depth, rows = event.max_path_length, event.num_rows - 1
@@ -222,7 +224,7 @@ def measure_memory(decoder: Decoder, tokens: Sequence[int]) -> ModelMemory:
     target = CachedTarget(decoder)
     slot = target.open(len(tokens) + 1)
     try:
-        target.prefill(slot, tokens)
+        prefill(target, slot, tokens)
         rows = slot.cache.rows
         cache = sum(tensor.nbytes for layer in slot.cache.layers for tensor in layer)
     finally:

@@ -8,6 +8,7 @@ from statistics import median
 from time import perf_counter
 
 from paceline.core.drafts import Draft
+from paceline.core.passes import prefill
 from paceline.core.protocols import Target, Work
 from paceline.economics import cost, stats
 from paceline.economics.acceptance import AcceptanceProfile
@@ -50,10 +51,10 @@ def pass_times(target: Target, tokens: Sequence[int], longest_draft: int) -> Pas
     slot = target.open(len(context) + longest + 1)
     try:
         if len(context) > 1:
-            target.prefill(slot, context[:-1])
+            prefill(target, slot, context[:-1])
         for repeat in range(REPEATS + 1):
             for length in lengths:
-                work = [Work(slot, context[-1], Draft((context[0],) * length))]
+                work = [Work(slot, [context[-1]], Draft((context[0],) * length))]
                 start = perf_counter()
                 target.score(work)
                 if repeat:  # the first pass of a shape is slower

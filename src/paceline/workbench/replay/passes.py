@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from torch import Tensor
 
 from paceline.core.drafts import Draft
+from paceline.core.passes import prefill
 from paceline.core.protocols import Target, Work
 
 ROWS = 64
@@ -29,11 +30,11 @@ def teacher_forced(
     slot = target.open(len(tokens) - 1)  # the last token is only predicted
     try:
         if first > 1:
-            target.prefill(slot, tokens[: first - 1])
+            prefill(target, slot, tokens[: first - 1])
         for start in range(first - 1, len(tokens) - 1, rows):
             root, *rest = tokens[start : min(start + rows, len(tokens) - 1)]
             draft = Draft(tuple(rest))
-            (scores,) = target.score([Work(slot, root, draft)])
+            (scores,) = target.score([Work(slot, [root], draft)])
             target.commit(slot, range(len(draft)))
             yield scores.logits
     finally:

@@ -14,6 +14,7 @@ from time import perf_counter
 from typing import Any
 
 from paceline.core.drafts import Draft
+from paceline.core.passes import prefill
 from paceline.core.protocols import Target, Work
 from paceline.core.target import Need, SkipSet
 from paceline.drafting.self_draft import layers_of
@@ -117,7 +118,7 @@ def measure_costs(target: Target, sample: Sample, num_draft_tokens: int) -> Cost
     """
     slot = target.open(len(sample.tokens) + num_draft_tokens)
     try:
-        target.prefill(slot, sample.tokens[:-1])
+        prefill(target, slot, sample.tokens[:-1])
         own = layers_of(target.view(slot), "layer-skip")
         every = frozenset(range(own.num_layers))
         root, filler = sample.tokens[-1], sample.tokens[0]
@@ -128,7 +129,7 @@ def measure_costs(target: Target, sample: Sample, num_draft_tokens: int) -> Cost
 
         def whole(rows: int) -> float:
             draft = Draft((filler,) * (rows - 1))
-            return _seconds(lambda: target.score([Work(slot, root, draft)]))
+            return _seconds(lambda: target.score([Work(slot, [root], draft)]))
 
         steps: list[list[float]] = [[], [], [], []]
         passes: list[list[float]] = [[] for _ in range(num_draft_tokens + 1)]
@@ -164,7 +165,7 @@ def prefix_rates(
     for sample in samples:
         slot = target.open(len(sample.tokens))
         try:
-            target.prefill(slot, sample.tokens[:-1])
+            prefill(target, slot, sample.tokens[:-1])
             own = layers_of(target.view(slot), "layer-skip")
             last = len(sample.tokens) - 1
             first = sample.num_prompt_tokens - 1
