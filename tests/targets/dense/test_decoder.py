@@ -18,8 +18,9 @@ from paceline.core.drafts import Auxiliary, Draft
 from paceline.core.passes import prefill
 from paceline.core.protocols import Work
 from paceline.errors import ModelError, UnsupportedModel
-from paceline.kernels import attention, packing, row_operations
+from paceline.kernels import attention, packing, row_operations, vnni
 from paceline.kernels.llvm import bfloat16 as loops
+from paceline.kernels.packing import Storage
 from paceline.targets.cached import CachedTarget
 from paceline.targets.dense.architecture import FAMILIES, Architecture, unsupported
 from paceline.targets.dense.decoder import DenseDecoder
@@ -493,21 +494,30 @@ def test_padding_of_few_rows_changes_no_logits(
 
 
 @pytest.mark.skipif(not loops.is_available(), reason="no AVX-512 BF16, or no llvmlite")
+@pytest.mark.parametrize("storage", ["packed", "int4"])
 @pytest.mark.parametrize("family", ["llama", "qwen2", "qwen3"])
 def test_compiled_loops_give_a_chain_the_bits_of_plain_decoding(
-    family: str, monkeypatch: pytest.MonkeyPatch
+    family: str, storage: Storage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In bfloat16, without invariant mode: draft by draft against one row at a time.
 
     With all loops, whatever is faster on this machine.
     """
+    if storage == "int4" and not vnni.is_available():
+        pytest.skip("no AVX-512 VNNI")
     monkeypatch.setattr(packing, "own_product_is_chosen", lambda: True)
     monkeypatch.setattr(attention, "is_chosen", lambda width: True)
     monkeypatch.setattr(row_operations, "is_chosen", lambda: True)
     model = build(
         family, hidden_size=128, num_attention_heads=4, head_dim=32, num_key_value_heads=2
     )
-    decoder = from_weights(model.state_dict(), model.config, dtype=torch.bfloat16, storage="packed")
+    decoder = from_weights(
+        model.state_dict(),
+        model.config,
+        dtype=torch.bfloat16,
+        storage=storage,
+        head_storage=storage,
+    )
     target = CachedTarget(decoder)
     text = tokens_of(60, seed=3)
     plain, drafted = target.open(70), target.open(70)
