@@ -1,5 +1,6 @@
 """Settings for every test: offline, reproducible, and light on the machine."""
 
+import itertools
 import os
 import sys
 
@@ -25,3 +26,16 @@ def _warnings_begin_anew():
     """What a process warns of once, each test sees."""
     if module := sys.modules.get("paceline.generate.tokenizers"):
         module._warn_once.cache_clear()
+
+
+@pytest.fixture(autouse=True)
+def _the_clock_of_the_engine_ticks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each look at the engine's clock is a millisecond after the last, on any machine.
+
+    `auto` decides by timings. With these a draft seems to take as long as a pass, so that no test
+    can count on a draft that only the clock of a quiet machine would allow; tests that need drafts
+    fix their length or give a table of costs, and tests of timing script a clock of their own.
+    """
+    ticks = itertools.count()
+    for module in ("loop", "sequence"):
+        monkeypatch.setattr(f"paceline.engine.{module}.perf_counter", lambda: next(ticks) / 1000)

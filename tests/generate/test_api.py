@@ -299,6 +299,13 @@ class TestRefusals:
         "chat_template_kwargs": [5, "a=1", {3: 4}, {"a": 1}],
         "continue_final_message": [None, 1, "yes", True],
         "controller": [5, FixedController, NgramDrafter, ""],
+        "settings": [
+            5,
+            [],
+            "nosuch.json",
+            {"schema": "x"},
+            {"schema": "paceline.settings/1", "drafting": 3},
+        ],
         "controller_options": [3, "fixed", {"num_draft_token": 3}, {3: 4}],
         "num_draft_tokens": ["5", 2.5, True, [3]],
         "verify": [5, CouplingVerifier, NgramDrafter(), ""],

@@ -11,7 +11,6 @@ import typer
 from paceline.cli import options, terminal, threads
 from paceline.cli.calls import DEFAULT_MODEL, uses_chat
 from paceline.cli.counting import steps
-from paceline.drafting.self_draft import layers_of
 from paceline.drafting.tuned import tuned_file, write_tuned
 from paceline.workbench.workload import read_items, select
 
@@ -138,6 +137,8 @@ def layer_skip(
         costs = search.measure_costs(target, samples[0], num_draft_tokens)
         told(1, 1, "timing the layers")
         slot = target.open(1)
+        from paceline.drafting.self_draft import layers_of  # it imports torch
+
         num_layers = layers_of(target.view(slot), "layer-skip").num_layers
         target.close(slot)
         found = search.search(

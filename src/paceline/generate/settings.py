@@ -50,6 +50,11 @@ def read_settings(source: str | Path | Mapping[str, Any]) -> dict[str, Any]:
         >>> read_settings({"schema": SCHEMA, "drafting": {"drafter": "ngram"}})
         {'drafter': 'ngram'}
     """
+    if not isinstance(source, (str, Path, Mapping)):
+        raise InvalidInput(
+            "settings must be the path of a file that `paceline recommend` wrote, or what is in "
+            f"one; they are {source!r:.80}"
+        )
     where = "the settings" if isinstance(source, Mapping) else str(source)
     found = source if isinstance(source, Mapping) else _parsed(source)
     if not isinstance(found, Mapping) or found.get("schema") != SCHEMA:

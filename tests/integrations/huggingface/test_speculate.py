@@ -578,6 +578,13 @@ WRONG: dict[str, list[Any]] = {
     "drafter": [5, [], ""],
     "num_draft_tokens": ["5", 2.5, True],
     "controller": [5, FixedController, ""],
+    "settings": [
+        5,
+        [],
+        "nosuch.json",
+        {"schema": "x"},
+        {"schema": "paceline.settings/1", "drafting": 3},
+    ],
     "controller_options": [3, "fixed", {"num_draft_token": 3}, {3: 4}],
     "draft_model": [5, "name", [], object()],
     "draft_storage": ["int4", "int2"],
