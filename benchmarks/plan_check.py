@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import statistics
 from pathlib import Path
 from typing import Any
@@ -28,8 +29,9 @@ from paceline.workbench.plan.predict import predict
 def check(bench: dict[str, Any], costs: Costs) -> list[dict[str, Any]]:
     """One entry a method and category, with the relative error of the prediction."""
     found = []
-    # One measurement serves all lengths of a drafter: a plan keeps the longest.
-    kept_as = {_kind(m): m["name"] for m in bench["methods"] if m["name"] in costs.methods}
+    # One measurement serves all lengths of a drafter: a plan keeps it by the name without one.
+    names = {_kind(m): re.sub(r",k=[^,]*", "", m["name"]) for m in bench["methods"]}
+    kept_as = {kind: name for kind, name in names.items() if name in costs.methods}
     for method in bench["methods"]:
         k, name = method["num_draft_tokens"], method["name"]
         kept = kept_as.get(_kind(method))

@@ -237,7 +237,8 @@ def test_a_plan_from_measurements(run, costs, report):
 def test_its_table_and_advice(run, costs, report):
     result = run("plan", "--costs", costs, "--from", report, "--export", "vllm")
     assert "Use ngram with k = 3: 1.86 times the speed of plain decoding" in result.stdout
-    assert "plain decoding is faster" in result.stdout
+    assert "By batch, with fixed lengths: 1 to " in result.stdout
+    assert "and more: plain decoding" in result.stdout
     assert "vllm serve T --speculative-config" in result.stdout
 
 

@@ -80,7 +80,9 @@ def test_what_bench_saves_is_replayed_to_the_same_counts(run, tiny, tiny_draft, 
         file = tmp_path / "report.json"
         file.write_text(result.stdout)
         read.append(read_acceptance(file))
-    assert read[0] == read[1]
+    for one, other, length in zip(*read, (2, 3), strict=True):
+        assert one.by_length[length] == other.by_length[length]
+        assert (one.name, one.draft, one.settings) == (other.name, other.draft, other.settings)
     assert [item.drafter for item in read[0]] == ["ngram", "model"]
 
 

@@ -8,24 +8,21 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rich.table import Table
-from rich.text import Text
-
 from paceline.checks import require_int
 from paceline.cli import plan_view, terminal, threads
 from paceline.cli.calls import check_draft_storage, default_draft, load_draft, uses_chat
 from paceline.cli.counting import steps
 from paceline.economics.roofline import SpeculationMemory
-from paceline.economics.stats import AcceptanceCounts
 from paceline.errors import InvalidInput, UnknownName
 from paceline.generate.choice import choose_drafter
 from paceline.generate.parts import make_verifier
 from paceline.workbench.plan.acceptance import MeasuredAcceptance, read_acceptance
 from paceline.workbench.plan.costs import Costs, MethodCosts
 from paceline.workbench.plan.decide import Decision, Method, counts_of_rates, decide, sentences
-from paceline.workbench.plan.export import ENGINES, Choice, export
+from paceline.workbench.plan.export import ENGINES, Choice, export, notes
 from paceline.workbench.plan.memory import ModelMemory, memory_beside, memory_sentence
 from paceline.workbench.plan.memory import to_json as memory_json
+from paceline.workbench.report.console import show_table
 from paceline.workbench.report.environment import environment
 from paceline.workbench.report.files import check_writable
 
@@ -40,6 +37,9 @@ TEXT = (
 """What costs are measured on. The text hardly matters: drafts of any text take as long."""
 
 PLAIN = "none"
+
+LONGEST = 12
+"""The longest draft of the controller `auto`, for the memory that it may take."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,11 +64,11 @@ def run(request: Request, *, as_json: bool) -> None:
     """Measure or read costs, decide, and print it."""
     _check(request)
     found = _acceptance(request)
-    known = max(len(item.counts.drafted) for item in found)
-    if max(request.lengths, default=0) > known:
+    known = {k for item in found for k in item.by_length}
+    if unknown := [k for k in request.lengths if k not in known]:
         raise InvalidInput(
-            f"acceptance is known up to draft position {known}, and says nothing of position "
-            f"{max(request.lengths)}; give fewer draft tokens, or acceptance of longer drafts"
+            f"acceptance is known up to draft position {max(known, default=0)}, and not for drafts "
+            f"of {unknown[0]} tokens; give other lengths, or a report of drafts of that length"
         )
     if request.costs is not None:
         costs = Costs.read(request.costs)
@@ -84,12 +84,15 @@ def run(request: Request, *, as_json: bool) -> None:
         lengths=list(request.lengths) or None,
         contexts=request.contexts,
     )
-    settings = None
+    settings, engine_notes = None, []
     if request.engine is not None:
-        settings = _export(request.engine, costs, methods, decision)
+        choice = _choice(costs, methods, decision)
+        settings = export(request.engine, choice)
+        engine_notes = notes(request.engine, choice)
     told, beside = sentences(decision), _memory(costs, decision)
     if beside is not None:
         told.append(memory_sentence(*beside))
+    told += engine_notes
     if as_json:
         terminal.print_json(
             {
@@ -101,7 +104,7 @@ def run(request: Request, *, as_json: bool) -> None:
             }
         )
         return
-    _show(decision, costs, told, settings)
+    _show(decision, told, settings)
 
 
 def _check(request: Request) -> None:
@@ -140,7 +143,8 @@ def _acceptance(request: Request) -> list[MeasuredAcceptance]:
     most = len(request.rates) if len(request.rates) > 1 else max([8, *request.lengths])
     counts = counts_of_rates(request.rates, most)
     draft = default_draft(request.draft_model, request.draft_storage, request.draft_head_tokens)
-    return [MeasuredAcceptance(chosen.name, chosen.name, counts, draft)]
+    by_length = dict.fromkeys(range(1, most + 1), counts)
+    return [MeasuredAcceptance(chosen.name, chosen.name, by_length, draft)]
 
 
 def _measure(request: Request, found: Sequence[MeasuredAcceptance]) -> Costs:
@@ -161,7 +165,7 @@ def _measure(request: Request, found: Sequence[MeasuredAcceptance]) -> Costs:
         passes = measure_passes(model.target, tokens, tell=told)
         memory = {PLAIN: asdict(measure_memory(model.decoder, tokens))}
         methods: dict[str, MethodCosts] = {}
-        for item in [MeasuredAcceptance(PLAIN, "none", AcceptanceCounts()), *found]:
+        for item in [MeasuredAcceptance(PLAIN, "none", {}), *found]:
             options: Options = {"drafter": item.drafter, "drafter_options": item.settings}
             if item.draft is not None:
                 options["draft_model"] = draft = drafts[item.draft]
@@ -191,89 +195,54 @@ def _method(item: MeasuredAcceptance, costs: Costs) -> Method:
         )
     return Method(
         item.name,
-        item.counts,
+        item.by_length,
         costs.methods[item.name],
         item.drafter,
         item.draft,
         item.settings,
+        item.adaptive,
     )
 
 
 def _memory(costs: Costs, decision: Decision) -> tuple[SpeculationMemory, int] | None:
     """What the best method takes beside the target, and what a token takes in the draft's cache."""
-    if decision.best is None or PLAIN not in costs.memory:
+    best = decision.best
+    if best is None or PLAIN not in costs.memory:
         return None
     target = ModelMemory(**costs.memory[PLAIN])
-    found = costs.memory.get(decision.best.method)
+    found = costs.memory.get(best.method)
     draft = None if found is None else ModelMemory(**found)
-    beside = memory_beside(
-        target, draft, num_draft_tokens=decision.best.num_draft_tokens, context=1000
-    )
+    longest = best.fixed_length or LONGEST
+    beside = memory_beside(target, draft, num_draft_tokens=longest, context=1000)
     return beside, 0 if draft is None else draft.cache_per_token
 
 
-def _export(engine: str, costs: Costs, methods: Sequence[Method], decision: Decision) -> str:
+def _choice(costs: Costs, methods: Sequence[Method], decision: Decision) -> Choice:
+    """What is to be exported."""
     best = decision.best
     if best is None:
-        return export(engine, Choice(costs.model, PLAIN, 0))
+        return Choice(costs.model, PLAIN, 0)
     method = next(item for item in methods if item.name == best.method)
-    return export(
-        engine,
-        Choice(
-            target=costs.model,
-            drafter=method.drafter,
-            num_draft_tokens=best.num_draft_tokens,
-            draft=method.draft,
-            settings=method.settings,
-            by_batch=decision.schedule(method.name),
-        ),
+    typical = max((speed.num_draft_tokens for speed in method.adaptive), default=1.0)
+    return Choice(
+        target=costs.model,
+        drafter=method.drafter,
+        num_draft_tokens=best.num_draft_tokens,
+        draft=method.draft,
+        settings=method.settings,
+        # Where auto is best, nothing is known of what it would choose at other batches.
+        by_batch=decision.schedule(method.name) if best.fixed_length else (),
+        typical_length=max(1, round(typical)),
     )
 
 
-def _show(decision: Decision, costs: Costs, told: Sequence[str], settings: str | None) -> None:
+def _show(decision: Decision, told: Sequence[str], settings: str | None) -> None:
     console = terminal.out()
-    bars = console.is_terminal and not console.legacy_windows
-    console.print(_predictions(decision, bars=bars))
-    console.print()
-    console.print(_elsewhere(decision))
-    console.print()
+    show_table(console, plan_view.prediction_table(decision))
+    if decision.by_batch or decision.by_context:
+        show_table(console, plan_view.elsewhere_table(decision))
     for sentence in told:
         console.print(sentence, soft_wrap=True)
     if settings is not None:
         console.print()
         console.print(settings, soft_wrap=True)
-
-
-def _predictions(decision: Decision, *, bars: bool) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
-    for header in ("method", "k", "tokens a round", "ms a round", "speed-up", "95 %", ""):
-        table.add_column(header, justify="left" if header in ("method", "") else "right")
-    longest = max((row.speedup for row in decision.rows), default=1.0)
-    for row in decision.rows:
-        best = row == decision.best
-        table.add_row(
-            row.method,
-            str(row.num_draft_tokens),
-            f"{row.tokens:.2f}",
-            f"{1e3 * row.seconds:.1f}",
-            f"{row.speedup:.2f}",
-            f"{row.low:.2f} to {row.high:.2f}",
-            Text.assemble(plan_view.bar(row.speedup, longest, shown=bars), "best" if best else ""),
-            style="bold" if best else "",
-        )
-    return table
-
-
-def _elsewhere(decision: Decision) -> Table:
-    """The best method at other batches and contexts."""
-    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
-    for header in ("at", "best", "k", "speed-up"):
-        table.add_column(header, justify="left" if header in ("at", "best") else "right")
-    places = [(f"batch {n}", row) for n, row in decision.by_batch.items()]
-    places += [(f"context {n:,}", row) for n, row in decision.by_context.items()]
-    for place, row in places:
-        if row is None:
-            table.add_row(place, "plain decoding", "0", "1.00", style="dim")
-        else:
-            table.add_row(place, row.method, str(row.num_draft_tokens), f"{row.speedup:.2f}")
-    return table

@@ -13,8 +13,10 @@ from rich.text import Text
 from paceline.cli import terminal
 from paceline.economics import cost as model
 from paceline.economics import published
+from paceline.workbench.plan.decide import Decision
 from paceline.workbench.plan.formula import FormulaPlan
 from paceline.workbench.plan.plots import LENGTHS, speedup_curve
+from paceline.workbench.report.blocks import Table as Block
 
 _BAR = 20
 
@@ -37,6 +39,38 @@ def formula_table(plan: FormulaPlan, *, bars: bool) -> Table:
             style="bold" if best else "",
         )
     return table
+
+
+def prediction_table(decision: Decision) -> Block:
+    """Every method and length, the best one marked."""
+    rows = tuple(
+        (
+            row.method,
+            str(row.num_draft_tokens),
+            f"{row.tokens:.2f}",
+            f"{1e3 * row.seconds:.1f}",
+            f"{row.speedup:.2f}",
+            f"{row.low:.2f}-{row.high:.2f}",
+            "best" if row == decision.best else "",
+        )
+        for row in decision.rows
+    )
+    percent = "95\N{NO-BREAK SPACE}%"
+    headers = ("method", "k", "tokens a round", "ms a round", "speed-up", percent, "")
+    return Block(headers, rows)
+
+
+def elsewhere_table(decision: Decision) -> Block:
+    """The best method with a fixed length at other batches and contexts."""
+    places = [(f"batch {n}", row) for n, row in decision.by_batch.items()]
+    places += [(f"context {n:,}", row) for n, row in decision.by_context.items()]
+    rows = tuple(
+        (place, "plain decoding", "0", "1.00")
+        if row is None
+        else (place, row.method, str(row.num_draft_tokens), f"{row.speedup:.2f}")
+        for place, row in places
+    )
+    return Block(("at", "best", "k", "speed-up"), rows, num_names=2)
 
 
 def bar(speedup: float, longest: float, *, shown: bool) -> tuple[str, str]:

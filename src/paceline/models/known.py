@@ -41,6 +41,7 @@ class KnownModel:
         size_bytes: of the whole file.
         licence: of the weights.
         description: one line for lists.
+        hub_id: the repository of the whole weights on the Hugging Face hub, for other engines.
     """
 
     name: str
@@ -50,6 +51,7 @@ class KnownModel:
     size_bytes: int
     licence: str
     description: str
+    hub_id: str = ""
 
 
 def _parts(distribution: str, count: int, version: str) -> tuple[str, ...]:
@@ -68,6 +70,7 @@ KNOWN = MappingProxyType(
                 size_bytes=98_362_432,
                 licence="Apache-2.0",
                 description="SmolLM2 135M Instruct, 4 bits: 49,152 tokens, 8k context",
+                hub_id="HuggingFaceTB/SmolLM2-135M-Instruct",
             ),
             KnownModel(
                 name="qwen2.5-coder-0.5b",
@@ -77,6 +80,7 @@ KNOWN = MappingProxyType(
                 size_bytes=491_400_064,
                 licence="Apache-2.0",
                 description="Qwen2.5 Coder 0.5B Instruct, 4 bits: 151,936 tokens, 32k context",
+                hub_id="Qwen/Qwen2.5-Coder-0.5B-Instruct",
             ),
             KnownModel(
                 name="qwen2.5-coder-1.5b",
@@ -86,6 +90,7 @@ KNOWN = MappingProxyType(
                 size_bytes=1_117_320_768,
                 licence="Apache-2.0",
                 description="Qwen2.5 Coder 1.5B Instruct, 4 bits: same vocabulary as the 0.5B",
+                hub_id="Qwen/Qwen2.5-Coder-1.5B-Instruct",
             ),
             KnownModel(
                 name="gemma3-270m",
@@ -95,6 +100,7 @@ KNOWN = MappingProxyType(
                 size_bytes=253_113_024,
                 licence="Gemma",
                 description="Gemma 3 270M, 4 bits: sliding windows of 512, 262,144 tokens",
+                hub_id="google/gemma-3-270m",
             ),
         )
     }

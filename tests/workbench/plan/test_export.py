@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
 
 from paceline.errors import InvalidInput, UnknownName
-from paceline.workbench.plan.export import ENGINES, Choice, export
+from paceline.models.known import KNOWN, place
+from paceline.workbench.plan.export import ENGINES, Choice, export, notes
 from paceline.workbench.workload.methods import DraftSource
 
 MODEL = Choice(
@@ -108,3 +111,49 @@ def test_what_an_engine_does_not_have(engine: str) -> None:
 def test_an_unknown_engine() -> None:
     with pytest.raises(UnknownName, match="did you mean 'vllm'"):
         export("vlm", PLAIN)
+
+
+KNOWN_PAIR = Choice(
+    "qwen2.5-coder-1.5b", "model", 4, draft=DraftSource("qwen2.5-coder-0.5b", "int4", 48_000)
+)
+
+
+@pytest.mark.parametrize("engine", sorted(ENGINES.keys() - {"paceline"}))
+def test_models_have_names_that_the_engine_knows(engine: str) -> None:
+    """On the hub, or for llama.cpp the file that was fetched."""
+    text = export(engine, KNOWN_PAIR)
+    words = re.split(r"[\s\"',:]+", text)
+    assert not {"qwen2.5-coder-1.5b", "qwen2.5-coder-0.5b"} & set(words)
+    if engine == "llama.cpp":
+        assert {str(place(name)) for name in (KNOWN_PAIR.target, "qwen2.5-coder-0.5b")} <= set(
+            words
+        )
+    else:
+        assert "Qwen/Qwen2.5-Coder-0.5B-Instruct" in text
+    assert "qwen2.5-coder-1.5b" in export("paceline", KNOWN_PAIR)
+
+
+def test_every_known_model_has_a_name_on_the_hub() -> None:
+    assert all("/" in model.hub_id for model in KNOWN.values())
+
+
+def test_another_engine_is_told_that_its_draft_takes_longer() -> None:
+    (note,) = notes("vllm", KNOWN_PAIR)
+    assert "weights in int4 and an output head of 48,000 tokens" in note
+    assert notes("paceline", KNOWN_PAIR) == []
+    assert notes("vllm", NGRAM) == []
+    assert notes("vllm", replace(KNOWN_PAIR, draft=DraftSource("D", "plain", "all"))) == []
+    assert "in a cheap form" in notes("vllm", replace(KNOWN_PAIR, draft=DraftSource("D")))[0]
+
+
+@pytest.mark.parametrize("engine", sorted(ENGINES))
+def test_auto_becomes_a_number_where_the_engine_takes_one(engine: str) -> None:
+    choice = replace(NGRAM, num_draft_tokens="auto", typical_length=6)
+    text = export(engine, choice)
+    if engine == "paceline":
+        assert "-k auto" in text
+        assert notes(engine, choice) == []
+    else:
+        assert "auto" not in text
+        assert re.search(r"\b[67]\b", text)  # SGLang counts the root too
+        assert "was not measured as a fixed one" in notes(engine, choice)[0]

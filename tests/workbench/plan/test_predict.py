@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -11,6 +12,7 @@ import pytest
 from paceline.economics import cost
 from paceline.economics.stats import AcceptanceCounts
 from paceline.errors import InvalidInput
+from paceline.workbench.plan.acceptance import MeasuredSpeed
 from paceline.workbench.plan.costs import MethodCosts, PassCosts, PassTime
 from paceline.workbench.plan.decide import Method, counts_of_rates, decide, sentences
 from paceline.workbench.plan.predict import (
@@ -126,11 +128,14 @@ def test_what_cannot_be_predicted(counts: AcceptanceCounts, k: int, message: str
         predict("m", counts, k, FLAT, MethodCosts())
 
 
+def known(alpha: float) -> dict[int, AcceptanceCounts]:
+    return dict.fromkeys(range(1, 9), counts_of_rates([alpha], 8))
+
+
 class TestDecisions:
-    GOOD = Method(
-        "good", counts_of_rates([0.8], 8), MethodCosts(0.0, 0.005), "model", DraftSource("D")
-    )
-    POOR = Method("poor", counts_of_rates([0.1], 8), MethodCosts(0.0, 0.05), "ngram")
+    GOOD = Method("good", known(0.8), MethodCosts(0.0, 0.005), "model", DraftSource("D"))
+    POOR = Method("poor", known(0.1), MethodCosts(0.0, 0.05), "ngram")
+    AUTO = MeasuredSpeed("poor,k=auto", 3.0, 2.8, 3.2, tokens=3.1, seconds=0.11, num_draft_tokens=4)
 
     def test_the_fastest_method_and_length(self) -> None:
         found = decide([self.POOR, self.GOOD], FLAT)
@@ -163,4 +168,38 @@ class TestDecisions:
             assert start == end + 1
         lengths = [k for _, _, k in table]
         assert lengths == sorted(lengths, reverse=True)
-        assert any("plain decoding is faster" in line for line in sentences(found))
+        assert any("and more: plain decoding" in line for line in sentences(found))
+        assert sum("By batch" in line for line in sentences(found)) == 1
+
+    def test_a_method_gains_no_more_at_a_greater_batch(self) -> None:
+        """Passes of 45 rows happen to be measured fast: that is 9 tokens of 5 sequences' drafts."""
+        points = [(1, 0.1), (8, 0.1), (16, 0.3), (32, 0.6), (45, 0.6), (576, 0.7), (640, 0.7)]
+        passes = PassCosts(tuple(PassTime(n, 1, 100, t) for n, t in points))
+        found = decide([self.GOOD, self.POOR], passes)
+        gains = [1.0 if row is None else row.speedup for row in found.by_batch.values()]
+        assert gains == sorted(gains, reverse=True)
+        (line,) = [line for line in sentences(found) if line.startswith("By batch")]
+        assert line.count("plain decoding") <= 1
+
+    def test_auto_is_a_candidate_by_its_measured_speed(self) -> None:
+        method = replace(self.POOR, adaptive=(self.AUTO,))
+        best = decide([method], FLAT).best
+        assert best is not None
+        assert (best.method, best.num_draft_tokens, best.speedup) == ("poor", "auto", 3.0)
+        # A fixed length of another method is predicted to be 2 % faster, which is too little.
+        assert decide([method, self.GOOD], FLAT).best == best
+        clearly = replace(method, adaptive=(replace(self.AUTO, speedup=2.5),))
+        found = decide([clearly, self.GOOD], FLAT).best
+        assert found is not None
+        assert (found.method, found.num_draft_tokens) == ("good", 8)
+
+    def test_nothing_is_said_of_batches_where_auto_alone_was_measured(self) -> None:
+        found = decide([replace(self.POOR, by_length={}, adaptive=(self.AUTO,))], FLAT)
+        assert found.by_batch == {}
+        assert not any("By batch" in line for line in sentences(found))
+
+    def test_a_measured_speed_that_tokens_do_not_allow_does_not_count(self) -> None:
+        noise = replace(self.AUTO, speedup=4.0)
+        found = decide([replace(self.POOR, adaptive=(noise,))], FLAT)
+        assert found.best is None
+        assert "is noise and does not count" in sentences(found)[0]

@@ -276,6 +276,7 @@ class BenchResult:
                     "speedup_high": None if ratio is None else ratio.high,
                     "slower_beyond_noise": None if ratio is None else ratio.is_slower,
                     "acceptance": sum((run.counts for run in runs), AcceptanceCounts()).to_json(),
+                    "drafts": [run.marks for run in runs],
                 }
             first = next(run for run in self.runs if run.item == place)
             found.append(

@@ -66,6 +66,11 @@ class Run:
         return counts_of(self.rounds)
 
     @property
+    def marks(self) -> str:
+        """What became of drafts, a character a token of the answer; see `marks_of`."""
+        return marks_of(self.rounds)
+
+    @property
     def tokens_per_second(self) -> float | None:
         """Tokens a second of decoding, prefill aside; None without a token."""
         return len(self.tokens) / self.decode_s if self.tokens else None
@@ -99,3 +104,22 @@ def counts_of(rounds: Iterable[RoundFacts]) -> AcceptanceCounts:
         tested = accepted if item.num_tokens == accepted else None
         counts = counts.add(item.path_length, accepted, tested)
     return counts
+
+
+def marks_of(rounds: Iterable[RoundFacts]) -> str:
+    """Where in the answer drafts were accepted: a character a token.
+
+    `1` is an accepted draft token, `0` the target's own where it rejected one, `+` its own after
+    a draft of which all was accepted, and `-` that of a round without a draft.
+
+    Example:
+        >>> marks_of([RoundFacts(3, 4, 4, 2, 5, 0, 0, 0), RoundFacts(1, 0, 0, 0, 1, 0, 0, 0)])
+        '110-'
+    """
+    found = []
+    for item in rounds:
+        found.append("1" * item.num_accepted_tokens)
+        if item.num_tokens > item.num_accepted_tokens:
+            rejected = item.num_accepted_tokens < item.path_length
+            found.append("0" if rejected else "+" if item.path_length else "-")
+    return "".join(found)

@@ -1,44 +1,86 @@
-"""Acceptance by position from the reports of `paceline replay` and `paceline bench`."""
+"""Acceptance by draft length from the reports of `paceline replay` and `paceline bench`."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from paceline.economics.stats import AcceptanceCounts
+from paceline.economics.stats import AcceptanceCounts, mean_acceptance_length
 from paceline.errors import InvalidInput
+from paceline.workbench.plan.marks import counts_by_length, labels, merged
 from paceline.workbench.workload.methods import DraftSource
+
+LONGEST = 16
+"""The longest draft that is looked for in answers whose lengths a controller chose."""
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredSpeed:
+    """What a method gave whose draft lengths a controller chose: it cannot be predicted.
+
+    Args:
+        name: of the method.
+        speedup, low, high: over plain decoding, as it was measured.
+        tokens: that a round gave.
+        seconds: of a round.
+        num_draft_tokens: the mean length of its drafts.
+    """
+
+    name: str
+    speedup: float
+    low: float
+    high: float
+    tokens: float
+    seconds: float
+    num_draft_tokens: float
 
 
 @dataclass(frozen=True, slots=True)
 class MeasuredAcceptance:
-    """How far the drafts of one method were accepted.
+    """How far the drafts of one drafter were accepted.
 
     Args:
-        name: of the method.
+        name: of the method, without a draft length.
         drafter: under which the drafter is registered.
-        counts: by position.
+        by_length: acceptance by position at each fixed draft length that is known.
         draft: the draft model, and how it was loaded; None where there is none.
         settings: of the drafter.
-        fixed: whether every round drafted up to the same length.
+        adaptive: what was measured of it where a controller chose the lengths.
     """
 
     name: str
     drafter: str
-    counts: AcceptanceCounts
+    by_length: Mapping[int, AcceptanceCounts]
     draft: DraftSource | None = None
     settings: Mapping[str, Any] = field(default_factory=dict)
-    fixed: bool = True
+    adaptive: Sequence[MeasuredSpeed] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    """One method of a report; `length` is None where a controller chose."""
+
+    name: str
+    drafter: str
+    draft: DraftSource | None
+    settings: Mapping[str, Any]
+    length: int | None
+    counts: AcceptanceCounts
+    speed: MeasuredSpeed | None
+    answers: Mapping[str, Sequence[str]]
 
 
 def read_acceptance(path: Path) -> list[MeasuredAcceptance]:
-    """Every method of a report that drafted something, the longest drafts of each drafter.
+    """Every drafter of a report that drafted something, with all that is known of its lengths.
 
-    A method whose draft lengths a controller chose counts only where there is no other of its
-    drafter: it drafts far where the text is easy, which says little of a fixed length.
+    Acceptance at a fixed length comes from methods of that length, and from the marks along their
+    answers for others (see `plan.marks`). Where a controller chose the lengths, its drafts are a
+    selected sample: they went far where the text was easy. Of such a method the speed counts that
+    was measured.
 
     Raises:
         InvalidInput: the file is missing, or is no such report.
@@ -48,8 +90,8 @@ def read_acceptance(path: Path) -> list[MeasuredAcceptance]:
     except (OSError, ValueError, RecursionError) as error:
         raise InvalidInput(f"cannot read {path}: {error}") from None
     try:
-        found = [_method(item) for item in report["methods"]]
-    except (AttributeError, KeyError, TypeError) as error:
+        found = [_entry(item, report) for item in report["methods"]]
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise InvalidInput(
             f"{path} is no report of `paceline replay` or `paceline bench` "
             f"({type(error).__name__}: {error}); write one with their --json"
@@ -57,20 +99,54 @@ def read_acceptance(path: Path) -> list[MeasuredAcceptance]:
     drafted = [item for item in found if item.counts.num_drafts]
     if not drafted:
         raise InvalidInput(f"no method in {path} drafted anything; replay or bench others")
-    longest: dict[tuple[str, DraftSource | None, str], MeasuredAcceptance] = {}
+    groups: dict[tuple[str, DraftSource | None, str], list[_Entry]] = {}
     for item in drafted:
         key = item.drafter, item.draft, json.dumps(dict(item.settings), sort_keys=True)
-        best = longest.setdefault(key, item)
-        if _worth(item) > _worth(best):
-            longest[key] = item
-    return list(longest.values())
+        groups.setdefault(key, []).append(item)
+    return [_joined(group) for group in groups.values()]
 
 
-def _worth(item: MeasuredAcceptance) -> tuple[bool, int]:
-    return item.fixed, len(item.counts.drafted)
+def counts_of_fixed(lengths: Mapping[int, AcceptanceCounts]) -> dict[int, AcceptanceCounts]:
+    """Acceptance at every length up to the longest: that of the nearest length from there on."""
+    return {
+        k: lengths[min(length for length in lengths if length >= k)]
+        for k in range(1, max(lengths, default=0) + 1)
+    }
 
 
-def _method(item: Mapping[str, Any]) -> MeasuredAcceptance:
+def _joined(group: Sequence[_Entry]) -> MeasuredAcceptance:
+    first = group[0]
+    fixed = {len(item.counts.drafted): item.counts for item in group if item.length is not None}
+    answers = _answers(group)
+    if answers:
+        longest = max(LONGEST, *(item.length or 0 for item in group))
+        by_length = {**counts_by_length(answers, longest), **fixed}
+    else:
+        by_length = counts_of_fixed(fixed)
+    return MeasuredAcceptance(
+        name=re.sub(r",k=[^,]*", "", first.name),
+        drafter=first.drafter,
+        by_length=dict(sorted(by_length.items())),
+        draft=first.draft,
+        settings=first.settings,
+        adaptive=tuple(
+            item.speed for item in group if item.length is None and item.speed is not None
+        ),
+    )
+
+
+def _answers(group: Iterable[_Entry]) -> list[str]:
+    """The labels of every answer; of runs with the same tokens as one."""
+    by_answer: dict[tuple[str, int], list[str]] = {}
+    for item in group:
+        for key, runs in item.answers.items():
+            for marks in runs:
+                found = labels(marks, item.length)
+                by_answer.setdefault((key, len(found)), []).append(found)
+    return [merged(runs) for runs in by_answer.values()]
+
+
+def _entry(item: Mapping[str, Any], report: Mapping[str, Any]) -> _Entry:
     texts = item["name"], item["drafter"], item.get("draft_model") or ""
     if not all(isinstance(text, str) for text in texts):
         raise TypeError("names of methods, drafters and draft models must be texts")
@@ -82,11 +158,51 @@ def _method(item: Mapping[str, Any]) -> MeasuredAcceptance:
     draft = None
     if (name := item.get("draft_model")) is not None:
         draft = DraftSource(name, item.get("draft_storage"), head)
-    return MeasuredAcceptance(
+    counts = AcceptanceCounts.from_json(item["acceptance"])
+    given = item.get("num_draft_tokens", 0)
+    # A replay always has a fixed length, the default one where none was given.
+    replayed = report.get("schema") == "paceline.replay/1"
+    fixed = replayed or isinstance(given, int)
+    greedy = not report.get("options", {}).get("temperature", 0.0)
+    return _Entry(
         name=item["name"],
         drafter=item["drafter"],
-        counts=AcceptanceCounts.from_json(item["acceptance"]),
         draft=draft,
         settings=item.get("settings") or {},
-        fixed=isinstance(item.get("num_draft_tokens", 0), int),
+        length=(given or len(counts.drafted)) if fixed else None,
+        counts=counts,
+        speed=None if fixed else _speed(item, counts),
+        # Sampled runs of one prompt write different texts, so their marks do not go together.
+        answers=_marks(item["name"], report) if greedy else {},
+    )
+
+
+def _marks(name: str, report: Mapping[str, Any]) -> dict[str, list[str]]:
+    found = {}
+    for prompt in report.get("prompts", ()):
+        marks = prompt["methods"].get(name, {}).get("drafts")
+        if marks is not None:
+            if not all(isinstance(text, str) for text in marks):
+                raise TypeError("drafts must be texts of marks")
+            found[str(prompt["id"])] = list(marks)
+    return found
+
+
+def _speed(item: Mapping[str, Any], counts: AcceptanceCounts) -> MeasuredSpeed | None:
+    overall = item.get("overall") or {}
+    speedup, times = overall.get("speedup"), overall.get("time_s")
+    tokens = mean_acceptance_length(counts)
+    if speedup is None or times is None or tokens is None or not counts.num_drafts:
+        return None
+    value = float(speedup["value"])
+    low, high = speedup.get("low"), speedup.get("high")
+    seconds = sum(float(times[part]) for part in ("draft", "target", "verify", "rest"))
+    return MeasuredSpeed(
+        name=item["name"],
+        speedup=value,
+        low=value if low is None else float(low),
+        high=value if high is None else float(high),
+        tokens=tokens,
+        seconds=seconds / counts.rounds,
+        num_draft_tokens=counts.num_draft_tokens / counts.num_drafts,
     )

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from itertools import groupby
 from typing import Any
 
 from paceline.economics.acceptance import AcceptanceProfile
 from paceline.economics.stats import AcceptanceCounts
+from paceline.workbench.plan.acceptance import MeasuredSpeed
 from paceline.workbench.plan.costs import MethodCosts, PassCosts
 from paceline.workbench.plan.predict import Prediction, predict
 from paceline.workbench.workload.methods import DraftSource
@@ -17,30 +18,38 @@ BATCHES = (1, 2, 4, 8, 16, 32, 64)
 PLAIN = "none"
 
 
+AUTO = "auto"
+"""In place of a draft length: a controller chooses it."""
+
+CLOSE = 0.03
+"""A fixed length that is predicted to be faster by less than this share gives way to `auto`, which
+was measured, and which adapts to a text that is otherwise."""
+
+POSSIBLE = 1.15
+"""A measured speed-up of more than this times the tokens a round is noise."""
+
+
 @dataclass(frozen=True, slots=True)
 class Method:
     """A method that is considered.
 
     Args:
         name: for tables.
-        counts: acceptance by position.
+        by_length: acceptance by position, for each draft length that is known.
         costs: what its drafts take.
         drafter: under which the drafter is registered.
         draft: the draft model, where there is one.
         settings: of the drafter.
+        adaptive: what was measured where a controller chose the lengths.
     """
 
     name: str
-    counts: AcceptanceCounts
+    by_length: Mapping[int, AcceptanceCounts]
     costs: MethodCosts
     drafter: str
     draft: DraftSource | None = None
     settings: Mapping[str, Any] = field(default_factory=dict)
-
-    @property
-    def longest(self) -> int:
-        """The longest draft that the counts tell of."""
-        return len(self.counts.drafted)
+    adaptive: Sequence[MeasuredSpeed] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,11 +57,14 @@ class Decision:
     """What to do.
 
     Args:
-        rows: every method and length at batch 1 and the measured context.
+        rows: every method and length at batch 1 and the measured context: those that were
+            predicted, and those that a controller chose and that were measured.
         best: the fastest of them; None where plain decoding is.
-        by_batch: for each batch the fastest method and length there; None is plain decoding.
+        by_batch: for each batch the fastest method and fixed length there; None is plain
+            decoding. Empty where no fixed length is known.
         by_context: the same at longer contexts.
         free_rows: rows that a pass takes for (nearly) nothing, see `PassCosts.free_rows`.
+        noise: measured speeds that tokens a round do not allow, and that do not count.
     """
 
     rows: tuple[Prediction, ...]
@@ -60,6 +72,7 @@ class Decision:
     by_batch: Mapping[int, Prediction | None]
     by_context: Mapping[int, Prediction | None]
     free_rows: int
+    noise: tuple[MeasuredSpeed, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """As plain JSON values."""
@@ -69,6 +82,7 @@ class Decision:
             "by_batch": {str(batch): _json(row) for batch, row in self.by_batch.items()},
             "by_context": {str(context): _json(row) for context, row in self.by_context.items()},
             "free_rows": self.free_rows,
+            "noise": [asdict(row) for row in self.noise],
         }
 
     def schedule(self, method: str) -> list[tuple[int, int, int]]:
@@ -77,7 +91,7 @@ class Decision:
         The k of a batch holds up to the next one that was looked at; the last one has no end.
         """
         chosen = {
-            batch: row.num_draft_tokens if row is not None and row.method == method else 0
+            batch: row.fixed_length if row is not None and row.method == method else 0
             for batch, row in self.by_batch.items()
         }
         batches = sorted(chosen)
@@ -101,74 +115,134 @@ def decide(
 ) -> Decision:
     """Predict every method and length, and take the fastest that is faster than plain decoding.
 
+    With the batch, rows come to cost more and the plain pass that they are weighed against is
+    shared by more sequences. So a method does not gain more at a greater batch than at a smaller
+    one, and where a prediction does, noise made it: it is cut to that of the smaller batch.
+
     Args:
         methods: what there is to choose from.
         passes: measured.
         plain: what plain decoding spends beside its passes.
-        lengths: draft lengths; None is every one that the counts tell of.
+        lengths: draft lengths; None is every one that is known.
         batches, contexts: where else to look.
     """
 
     def every(batch: int, context: int | None) -> list[Prediction]:
         return [
             predict(
-                method.name,
-                method.counts,
-                k,
-                passes,
-                method.costs,
-                plain=plain,
-                batch=batch,
-                context=context,
+                method.name, counts, k, passes, method.costs,
+                plain=plain, batch=batch, context=context,
             )
             for method in methods
-            for k in (lengths or range(1, method.longest + 1))
-            if k <= method.longest
-        ]
+            for k, counts in method.by_length.items()
+            if not lengths or k in lengths
+        ]  # fmt: skip
 
-    rows = every(1, None)
+    fixed = every(1, None)
+    speeds = [(method, speed) for method in methods for speed in method.adaptive]
+    noise = tuple(speed for _, speed in speeds if speed.speedup > POSSIBLE * speed.tokens)
+    measured = [_measured(method, speed, passes) for method, speed in speeds if speed not in noise]
+    rows = [*fixed, *(measured if not lengths else ())]
+    by_batch = {}
+    before = fixed
+    for batch in sorted(batches) if fixed else ():
+        before = [
+            row if row.speedup <= smaller.speedup else _no_faster(row, smaller)
+            for row, smaller in zip(every(batch, None), before, strict=True)
+        ]
+        by_batch[batch] = _fastest(before)
     return Decision(
         rows=tuple(rows),
         best=_fastest(rows),
-        by_batch={batch: _fastest(every(batch, None)) for batch in batches},
-        by_context={context: _fastest(every(1, context)) for context in contexts},
+        by_batch=by_batch,
+        by_context={context: _fastest(every(1, context)) for context in contexts if fixed},
         free_rows=passes.free_rows(),
+        noise=noise,
     )
+
+
+def _measured(method: Method, speed: MeasuredSpeed, passes: PassCosts) -> Prediction:
+    return Prediction(
+        method=method.name,
+        num_draft_tokens=AUTO,
+        batch=1,
+        context=passes.context,
+        tokens=speed.tokens,
+        seconds=speed.seconds,
+        speedup=speed.speedup,
+        low=speed.low,
+        high=speed.high,
+    )
+
+
+def _no_faster(row: Prediction, smaller: Prediction) -> Prediction:
+    share = smaller.speedup / row.speedup
+    return replace(row, speedup=smaller.speedup, low=row.low * share, high=row.high * share)
 
 
 def _fastest(rows: Sequence[Prediction]) -> Prediction | None:
     best = max(rows, key=lambda row: row.speedup, default=None)
-    return best if best is not None and best.speedup > 1 else None
+    if best is None or best.speedup <= 1:
+        return None
+    adaptive = [row for row in rows if row.num_draft_tokens == AUTO]
+    nearest = max(adaptive, key=lambda row: row.speedup, default=best)
+    return nearest if nearest.speedup >= (1 - CLOSE) * best.speedup else best
 
 
 def sentences(decision: Decision) -> list[str]:
     """What to do, in words."""
     best = decision.best
+    found = [
+        f"{speed.name} was measured at {speed.speedup:.2f} times plain decoding with "
+        f"{speed.tokens:.2f} tokens a round, which is noise and does not count: bench it again."
+        for speed in decision.noise
+    ]
     if best is None:
         nearest = max(decision.rows, key=lambda row: row.speedup, default=None)
         why = "nothing was ever drafted"
+        if decision.noise:
+            why = "nothing else is known that pays"
         if nearest is not None:
             why = (
                 f"the best, {nearest.method} with k = {nearest.num_draft_tokens}, would give "
                 f"{_speed(nearest)}"
             )
-        return [f"Do not use speculation here: {why}."]
-    found = [f"Use {best.method} with k = {best.num_draft_tokens}: {_speed(best)}."]
+        return [*found, f"Do not use speculation here: {why}."]
+    how = ", as it was measured" if best.num_draft_tokens == AUTO else ""
+    found.append(f"Use {best.method} with k = {best.num_draft_tokens}: {_speed(best)}{how}.")
     if best.low <= 1:
         found.append("The interval holds 1, so it may not pay: measure more text before you do.")
-    if lost := [batch for batch, row in decision.by_batch.items() if row is None]:
-        found.append(f"From a batch of {min(lost)} on plain decoding is faster.")
-    others = {row.method for row in decision.by_batch.values() if row is not None} - {best.method}
-    for name in sorted(others):
-        where = [
-            b for b, row in decision.by_batch.items() if row is not None and row.method == name
-        ]
-        found.append(f"At a batch of {', '.join(map(str, where))} {name} is faster.")
+    if any(row.num_draft_tokens == AUTO for row in decision.rows):
+        found.append(
+            "Drafts whose length auto chose went far where the text was easy, so they say little "
+            "of fixed lengths. Those are planned only as far as their acceptance is known without "
+            "that selection; `paceline bench` with k=2,4,8 makes more of them known."
+        )
+    if decision.by_batch:
+        found.append(_batches(decision))
     found.append(
         f"A pass takes {decision.free_rows} rows for at most 10 % more time than one: beyond "
         "that, drafted and batched rows cost arithmetic."
     )
     return found
+
+
+def _batches(decision: Decision) -> str:
+    """One line: what is fastest from which batch on."""
+    told = []
+    by_batch = sorted(decision.by_batch.items(), key=lambda pair: pair[0])
+    for choice, rows in groupby(by_batch, key=lambda pair: _choice(pair[1])):
+        batches = [batch for batch, _ in rows]
+        first, last = batches[0], batches[-1]
+        where = f"{first}" if first == last else f"{first} to {last}"
+        if last == by_batch[-1][0]:
+            where = f"{first} and more"
+        told.append(f"{where}: {choice}")
+    return f"By batch, with fixed lengths: {'; '.join(told)}."
+
+
+def _choice(row: Prediction | None) -> str:
+    return "plain decoding" if row is None else f"{row.method} with k = {row.num_draft_tokens}"
 
 
 def _speed(row: Prediction) -> str:

@@ -9,10 +9,11 @@ from __future__ import annotations
 import json
 import shlex
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from paceline.errors import InvalidInput, UnknownName
+from paceline.models.known import KNOWN, place
 from paceline.workbench.workload.methods import DraftSource
 
 
@@ -23,7 +24,8 @@ class Choice:
     Args:
         target: the model to serve.
         drafter: "model", "ngram", "suffix", "early-exit", or "none".
-        num_draft_tokens: k; 0 with "none".
+        num_draft_tokens: k; 0 with "none", and "auto" where a controller chooses.
+        typical_length: for engines that take a number alone, in place of "auto".
         draft: the draft model, where there is one. How it is loaded is for Paceline alone.
         settings: of the drafter.
         by_batch: (smallest batch, largest batch, k), rising, for engines that take a table.
@@ -31,10 +33,17 @@ class Choice:
 
     target: str
     drafter: str
-    num_draft_tokens: int
+    num_draft_tokens: int | str
     draft: DraftSource | None = None
     settings: Mapping[str, Any] = field(default_factory=dict)
     by_batch: Sequence[tuple[int, int, int]] = ()
+    typical_length: int = 1
+
+    @property
+    def fixed_length(self) -> int:
+        """The draft length as a number."""
+        k = self.num_draft_tokens
+        return k if isinstance(k, int) else self.typical_length
 
     @property
     def draft_model(self) -> str | None:
@@ -55,9 +64,65 @@ def export(engine: str, choice: Choice) -> str:
     """
     if engine not in ENGINES:
         raise UnknownName.among("engine", engine, ENGINES)
+    chosen = _as_known_to(engine, choice)
     if choice.drafter == "none" or choice.num_draft_tokens == 0:
-        return _PLAIN[engine](choice)
-    return ENGINES[engine](choice)
+        return _PLAIN[engine](chosen)
+    return ENGINES[engine](chosen)
+
+
+def notes(engine: str, choice: Choice) -> list[str]:
+    """What a reader of the settings has to know, since `engine` is not Paceline; in sentences."""
+    if engine == "paceline" or choice.drafter == "none" or choice.num_draft_tokens == 0:
+        return []
+    found = []
+    if choice.num_draft_tokens == "auto":
+        found.append(
+            f"{engine} takes a fixed draft length, and auto was best here: {choice.typical_length} "
+            "is the mean length that auto drafted, and was not measured as a fixed one."
+        )
+    draft = choice.draft
+    if draft is not None and (draft.storage not in _WHOLE or draft.head_tokens != "all"):
+        found.append(
+            f"The draft length was found with {_form(draft)}, which is Paceline's. {engine} drafts "
+            "with the model as it is, so a draft takes longer there and fewer tokens may be "
+            "better: plan again with --draft-storage plain --draft-head-tokens all in the bench."
+        )
+    return found
+
+
+_WHOLE = ("plain", "packed", "auto")
+
+
+def _form(draft: DraftSource) -> str:
+    """How Paceline loads a draft model."""
+    parts = []
+    if draft.storage not in _WHOLE:
+        parts.append(f"weights in {draft.storage or 'a cheap form'}")
+    if draft.head_tokens is None:
+        parts.append("an output head as small as pays")
+    elif draft.head_tokens != "all":
+        parts.append(f"an output head of {draft.head_tokens:,} tokens")
+    return f"a draft model that has {' and '.join(parts)}"
+
+
+def _as_known_to(engine: str, choice: Choice) -> Choice:
+    """Models by names that the engine understands, and a draft length that it takes."""
+    if engine == "paceline":
+        return choice
+    draft = choice.draft
+    return replace(
+        choice,
+        target=_model_for(engine, choice.target),
+        draft=None if draft is None else draft._replace(name=_model_for(engine, draft.name)),
+        num_draft_tokens=choice.fixed_length,
+    )
+
+
+def _model_for(engine: str, name: str) -> str:
+    """A model that Paceline knows by name: its file for llama.cpp, else its name on the hub."""
+    if name not in KNOWN:
+        return name
+    return str(place(name)) if engine == "llama.cpp" else KNOWN[name].hub_id
 
 
 def _transformers(choice: Choice) -> str:
@@ -109,7 +174,7 @@ def _vllm(choice: Choice) -> str:
 
 
 def _sglang(choice: Choice) -> str:
-    k = choice.num_draft_tokens
+    k = choice.fixed_length
     start = ["python", "-m", "sglang.launch_server", "--model-path", choice.target]
     if choice.drafter == "model":
         more = [
@@ -132,7 +197,7 @@ def _sglang(choice: Choice) -> str:
 
 
 def _llama_cpp(choice: Choice) -> str:
-    k, start = choice.num_draft_tokens, ["llama-server", "-m", choice.target]
+    k, start = choice.fixed_length, ["llama-server", "-m", choice.target]
     if choice.drafter == "model":
         more = ["-md", choice.draft_model, "--spec-type", "draft-simple", "--spec-draft-n-max", k]
         more += ["--spec-draft-n-min", 0, "--spec-draft-p-min", 0]

@@ -1,6 +1,6 @@
 """From acceptance by position and measured costs to the speed-up of a method, with its interval.
 
-The round of `math.cost`, with three things as they were measured: how often a drafter had
+The round of `economics.cost`, with three things as they were measured: how often a drafter had
 something to propose and how much, how far it was accepted, and what passes and drafts take.
 """
 
@@ -22,7 +22,8 @@ class Prediction:
 
     Args:
         method: its name.
-        num_draft_tokens: k; 0 is plain decoding.
+        num_draft_tokens: k; 0 is plain decoding, and "auto" a length that a controller chooses,
+            whose speed was measured rather than predicted.
         batch, context: where.
         tokens: expected tokens a round, the correction or bonus included.
         seconds: of a round.
@@ -31,7 +32,7 @@ class Prediction:
     """
 
     method: str
-    num_draft_tokens: int
+    num_draft_tokens: int | str
     batch: int
     context: int
     tokens: float
@@ -39,6 +40,11 @@ class Prediction:
     speedup: float
     low: float
     high: float
+
+    @property
+    def fixed_length(self) -> int:
+        """The draft length; 0 where a controller chooses it."""
+        return self.num_draft_tokens if isinstance(self.num_draft_tokens, int) else 0
 
 
 def shares_of_lengths(counts: AcceptanceCounts, num_draft_tokens: int) -> list[float]:
@@ -106,9 +112,9 @@ def predict(
 ) -> Prediction:
     """The speed-up at one draft length.
 
-    The interval joins two uncertainties by Monte Carlo: acceptance (a beta law for each position,
-    with Jeffreys' prior, as scipy draws it) and times (log-normal, with the spread that was
-    measured).
+    The interval joins two uncertainties by Monte Carlo: acceptance (a beta distribution for each
+    position, with Jeffreys' prior, as scipy draws it) and times (log-normal, with the spread that
+    was measured).
 
     Args:
         method: its name.
