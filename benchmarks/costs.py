@@ -49,19 +49,19 @@ def passes(model: LanguageModel, contexts: tuple[int, ...] = (200, 4000)) -> dic
     slot = target.open(max(contexts) + 16)
     tokens = [(7 * i + 3) % 1000 for i in range(max(contexts) + 1)]
     prefill(target, slot, tokens[: contexts[-1]])
-    pointers = [t.data_ptr() for layer in slot.cache.layers for t in layer]
+    pointers = [t.data_ptr() for layer in slot.state.layers for t in layer]
     times: dict[str, dict[str, list[float]]] = {str(c): {} for c in contexts}
     for _ in range(15):
         for context in contexts:
             # Cutting a cache costs nothing; growing it again only needs rows that are there.
-            slot.cache.length = context
+            slot.state.length = context
             for rows in (1, 2, 3, 5, 7, 9):
                 draft = Draft(tuple(tokens[1:rows]))
                 start = time.perf_counter()
                 target.score([Work(slot, [tokens[0]], draft)])
                 seconds = time.perf_counter() - start
                 times[str(context)].setdefault(str(rows), []).append(1e3 * seconds)
-    moved = pointers != [t.data_ptr() for layer in slot.cache.layers for t in layer]
+    moved = pointers != [t.data_ptr() for layer in slot.state.layers for t in layer]
     medians = {
         c: {rows: statistics.median(values[1:]) for rows, values in by_rows.items()}
         for c, by_rows in times.items()

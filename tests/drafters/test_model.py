@@ -179,15 +179,15 @@ class TestCache:
         session = session_of(ModelDrafter(other), 110)
         session.observe(Committed(tokens_of(3)))
         session.propose(Budget(4), SamplingWarp(WARM), SeededNoise(0))
-        pointers = [k.data_ptr() for k, _ in session._model.slot.cache.layers]
-        shapes = [k.shape for k, _ in session._model.slot.cache.layers]
+        pointers = [k.data_ptr() for k, _ in session._model.slot.state.layers]
+        shapes = [k.shape for k, _ in session._model.slot.state.layers]
         for number in range(100):
             session.propose(Budget(4), SamplingWarp(WARM), SeededNoise(number))
             session.observe(Committed((number % VOCAB,)))
             assert session._model.model.length(session._model.slot) <= 3 + number
             assert len(session._model.cached) == session._model.model.length(session._model.slot)
-        assert [k.data_ptr() for k, _ in session._model.slot.cache.layers] == pointers
-        assert [k.shape for k, _ in session._model.slot.cache.layers] == shapes
+        assert [k.data_ptr() for k, _ in session._model.slot.state.layers] == pointers
+        assert [k.shape for k, _ in session._model.slot.state.layers] == shapes
 
     def test_catches_up_in_passes_that_an_invariant_draft_model_takes(self) -> None:
         narrow = lean_target(tiny("llama"), fixed_rows=4, fixed_keys=512)

@@ -96,7 +96,7 @@ def by_formula(
     """softmax(q k) v, written out for one row and one head at a time; before `attend` is called."""
     rows = []
     for one, segment in zip(sequences, batch.segments, strict=True):
-        past_keys, past_values = (x.clone() for x in segment.cache.read(0, one.cached))
+        past_keys, past_values = (x.clone() for x in segment.state.read(0, one.cached))
         for row in range(one.rows):
             seen = one.ancestors(row)
             places = [*range(one.cached), *(one.position(i) for i in seen)]
@@ -175,7 +175,7 @@ def test_new_rows_are_in_the_cache_afterwards() -> None:
     for segment in batch.segments:
         rows = slice(segment.start, segment.start + segment.rows)
         own = slice(segment.first, segment.first + segment.rows)
-        keys, values = segment.cache.layers[0]
+        keys, values = segment.state.layers[0]
         assert torch.equal(keys[:, rows], key[:, own])
         assert torch.equal(values[:, rows], value[:, own])
 

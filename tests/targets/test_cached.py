@@ -21,7 +21,8 @@ from paceline.core.target import Need, TargetInfo
 from paceline.errors import ContextOverflow, ContractViolation, InvalidInput
 from paceline.targets.attention import Pass, attend
 from paceline.targets.cached import CachedTarget
-from paceline.targets.state.kv import SLACK
+from paceline.targets.decoder import Output
+from paceline.targets.state.kv import SLACK, KeyValueCache
 
 VOCAB = 11
 
@@ -37,7 +38,7 @@ def mark(token: int, position: int) -> Tensor:
 
 
 class Toy:
-    """See `targets.cached.Decoder`. Keeps the passes that it was given."""
+    """See `targets.decoder.Decoder`. Keeps the passes that it was given."""
 
     device = torch.device("cpu")
 
@@ -47,7 +48,10 @@ class Toy:
         self.passes: list[Pass] = []
         self.fail = False
 
-    def run(self, batch: Pass) -> Tensor:
+    def state(self, capacity: int) -> KeyValueCache:
+        return KeyValueCache(capacity)
+
+    def run(self, batch: Pass) -> Output:
         self.passes.append(batch)
         pairs = zip(batch.tokens.tolist(), batch.positions.tolist(), strict=True)
         values = torch.stack([mark(*pair) for pair in pairs])[None]
@@ -55,7 +59,7 @@ class Toy:
         rows = attend(0, nothing, nothing, values, batch, scale=1.0)[:, 0]
         if self.fail:
             raise RuntimeError("out of memory, say")
-        return rows[batch.scored].to(self.dtype)
+        return Output(rows[batch.scored].to(self.dtype))
 
     def text_head(self) -> None:
         pass
@@ -163,7 +167,7 @@ def test_auxiliary_rows_see_what_they_say_and_are_never_kept() -> None:
 
 
 def test_what_each_mode_gives_to_drafters() -> None:
-    assert CachedTarget(Toy()).info.gives == set(Need) - {Need.LAYERS}
+    assert CachedTarget(Toy()).info.gives == {Need.LOGITS, Need.TREE, Need.AUXILIARY}
     assert CachedTarget(Toy(), fixed_rows=8).info.gives == {Need.LOGITS}
 
 
@@ -300,7 +304,7 @@ def test_a_closed_slot_holds_nothing() -> None:
     slot = target.open(20)
     prefill(target, slot, TEXT)
     target.close(slot)
-    assert slot.cache.layers == []
+    assert slot.state.layers == []
     assert target.length(slot) == 0
     target.close(slot)
     with pytest.raises(ContextOverflow):

@@ -19,6 +19,7 @@ from paceline.drafters.ngram import NgramDrafter
 from paceline.errors import InvalidInput, UnsupportedModel
 from paceline.targets.attention import Pass
 from paceline.targets.cached import CachedTarget
+from paceline.targets.decoder import Output
 from paceline.targets.dense.decoder import DenseDecoder
 from paceline.targets.dense.loading import from_weights
 from paceline.targets.invariant import KEYS, holds, make_invariant
@@ -69,13 +70,13 @@ class Noisy:
     def __init__(self, decoder: DenseDecoder, least_context: int = 0) -> None:
         self._decoder, self._least = decoder, least_context
         self.info, self.device = decoder.info, decoder.device
-        self.text_head = decoder.text_head
+        self.text_head, self.state = decoder.text_head, decoder.state
 
-    def run(self, batch: Pass) -> Tensor:
-        logits = self._decoder.run(batch)
+    def run(self, batch: Pass) -> Output:
+        logits = self._decoder.run(batch).logits
         if batch.segments[0].start < self._least:
-            return logits
-        return logits * (1 + 1e-6 * torch.arange(len(logits)))[:, None]
+            return Output(logits)
+        return Output(logits * (1 + 1e-6 * torch.arange(len(logits)))[:, None])
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -172,7 +173,7 @@ def test_rows_that_depend_on_their_place_are_refused(least_context: int) -> None
 
 def test_a_later_shape_is_taken_where_the_first_does_not_hold() -> None:
     class NoisyInEight(Noisy):
-        def run(self, batch: Pass) -> Tensor:
+        def run(self, batch: Pass) -> Output:
             eight = batch.segments[0].rows == 8
             return super().run(batch) if eight else self._decoder.run(batch)
 

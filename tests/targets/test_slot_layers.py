@@ -194,12 +194,12 @@ class TestTheTargetStaysAsItIs:
         self, target: CachedTarget, skip: SkipSet
     ) -> None:
         slot, own = opened(target)
-        end = slot.cache.length
-        before = [(k[:, :end].clone(), v[:, :end].clone()) for k, v in slot.cache.layers]
+        end = slot.state.length
+        before = [(k[:, :end].clone(), v[:, :end].clone()) for k, v in slot.state.layers]
         draft_logits(own, skip, (TEXT[-1], *CHAIN))
         own.replay(3, TEXT[3:], skip)
-        assert slot.cache.length == end == target.length(slot)
-        for (key, value), (old_key, old_value) in zip(slot.cache.layers, before, strict=True):
+        assert slot.state.length == end == target.length(slot)
+        for (key, value), (old_key, old_value) in zip(slot.state.layers, before, strict=True):
             assert torch.equal(key[:, :end], old_key)
             assert torch.equal(value[:, :end], old_value)
 
@@ -223,9 +223,9 @@ class TestTheTargetStaysAsItIs:
             for place in (slot, plain):
                 target.commit(place, range(accepted))
             text = (*text, *chain[:accepted], 7 + number)
-        for ours, theirs in zip(slot.cache.layers, plain.cache.layers, strict=True):
+        for ours, theirs in zip(slot.state.layers, plain.state.layers, strict=True):
             for one, two in zip(ours, theirs, strict=True):
-                end = slot.cache.length
+                end = slot.state.length
                 torch.testing.assert_close(one[:, :end], two[:, :end], **CLOSE)
 
     def test_what_was_run_is_forgotten_with_every_change(self, target: CachedTarget) -> None:

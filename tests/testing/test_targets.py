@@ -260,7 +260,7 @@ class Rows(Wrong):
 
     def score(self, work: Sequence[Work]) -> list[Scores]:
         found = []
-        for slot, tokens, draft, wanted in work:
+        for slot, tokens, draft, wanted, _ in work:
             slot.scored = tokens, draft
             if not wanted:
                 found.append(Scores(torch.empty(0, VOCAB, dtype=torch.float64)))
@@ -530,7 +530,7 @@ def test_a_fault_in_a_real_cache_is_caught(monkeypatch: pytest.MonkeyPatch) -> N
     target = CachedTarget(HFDecoder(build("llama")))
     monkeypatch.setattr(
         "paceline.targets.state.kv.KeyValueCache.keep",
-        lambda self, rows: setattr(self, "length", self.length + len(rows)),
+        lambda self, rows: setattr(self, "length", self.length + len(rows)) or self.length,
     )
     with pytest.raises(ContractViolation, match="breaks the rule 'commit'"):
         check_target(target)

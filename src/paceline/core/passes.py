@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
+from paceline.core.hidden import Hidden
 from paceline.core.protocols import Target, Work
+from paceline.core.target import Committed
+
+PART = 512
+"""Tokens of a prompt whose hidden states are handed over at a time."""
 
 
 def prefill(target: Target, slot: Any, tokens: Sequence[int]) -> None:
@@ -23,3 +28,21 @@ def prefill(target: Target, slot: Any, tokens: Sequence[int]) -> None:
     if tokens:
         target.score([Work(slot, tokens, logits=False)])
         target.commit(slot, ())
+
+
+def prefill_hidden(
+    target: Target, slot: Any, prompt: Sequence[int], hidden: Hidden
+) -> Iterator[Committed]:
+    """Bring all of a prompt but its last token into an empty slot, part by part.
+
+    Yields what a drafter that needs hidden states is to observe of each part, see `Committed`: the
+    tokens that follow its rows, and in the first part the token before them.
+    """
+    tokens, last = tuple(prompt), len(prompt) - 1
+    if not last:
+        yield Committed(tokens)
+    for start in range(0, last, PART):
+        end = min(start + PART, last)
+        (scores,) = target.score([Work(slot, tokens[start:end], logits=False, hidden=hidden)])
+        target.commit(slot, ())
+        yield Committed(tokens[start + 1 if start else 0 : end + 1], hidden=scores.hidden)

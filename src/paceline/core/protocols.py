@@ -20,7 +20,8 @@ from typing import Any, NamedTuple, Protocol
 from torch import Tensor
 
 from paceline.core.drafts import Budget, Draft, Outcome, Scheme, Verdict
-from paceline.core.target import Committed, Opening, Scores, TargetInfo
+from paceline.core.hidden import Hidden
+from paceline.core.target import Committed, Need, Opening, Scores, TargetInfo
 from paceline.core.view import TargetView
 
 
@@ -104,8 +105,8 @@ class Drafter(Protocol):
         ...
 
     @property
-    def needs(self) -> frozenset[str]:
-        """What it needs of the target beyond tokens (`target.Need`), all in `TargetInfo.gives`."""
+    def needs(self) -> frozenset[Need | Hidden]:
+        """What it needs of the target beyond tokens, all of which `TargetInfo.gives`."""
         ...
 
     def open(self, target: TargetView, capacity: int) -> DraftSession:
@@ -127,12 +128,14 @@ class Work(NamedTuple):
         draft: what follows them.
         logits: whether the rows from the root on are wanted. A chunk of a prompt, which has no
             draft, needs none.
+        hidden: the hidden states that are wanted, of all its rows; None for none.
     """
 
     slot: Any
     tokens: Sequence[int]
     draft: Draft = Draft()
     logits: bool = True
+    hidden: Hidden | None = None
 
     @property
     def num_rows(self) -> int:

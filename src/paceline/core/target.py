@@ -5,7 +5,7 @@ Notation: V is the size of the vocabulary, n the number of drafted nodes.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import NamedTuple
@@ -13,10 +13,11 @@ from typing import NamedTuple
 from torch import Tensor
 
 from paceline.core.drafts import Draft
+from paceline.core.hidden import Hidden, HiddenStates
 
 
 class Need(StrEnum):
-    """What a drafter may need of the target beyond tokens; see `TargetInfo.gives`."""
+    """What a drafter may need of the target beyond tokens and `Hidden`; see `TargetInfo.gives`."""
 
     LOGITS = "logits"
     """The target's logits of every row that a round scored, rejected rows too."""
@@ -26,6 +27,10 @@ class Need(StrEnum):
     """Rows that are scored with a draft and can never be accepted; see `Auxiliary`."""
     LAYERS = "layers"
     """The target's own layers on the cache of the sequence; see `view.TargetLayers`."""
+    EMBEDDING = "embedding"
+    """The target's input embedding; see `view.TargetView`."""
+    HEAD = "head"
+    """The target's output head; see `view.TargetView`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,9 +76,12 @@ class Scores:
         logits: `[1 + n + m, V]`, float32 (float64 in tests), on the CPU, where the rules run; row 0
             follows the root, row i + 1 follows draft node i, then come the m auxiliary rows.
             `[0, V]` where no logits were wanted.
+        hidden: the hidden states that were asked for, a row for each committed token of the work,
+            the last of which is the root, each draft node and each auxiliary row.
     """
 
     logits: Tensor
+    hidden: HiddenStates | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +94,8 @@ class TargetInfo:
         max_length: the longest sequence, prompt and answer together, in tokens; None where
             there is no limit.
         max_draft_tokens: the most draft tokens that one pass takes; None where any number fits.
-        gives: the data that it can hand to a drafter beyond tokens.
+        gives: what it can hand to a drafter beyond tokens: `Need`s, and the `Hidden` states that it
+            has.
         invariant: whether the logits of a committed token carry the same bits whatever was
             drafted (invariant mode).
         row_costs: the time of a pass by its rows, in passes over one row, as far as it is known
@@ -99,10 +108,25 @@ class TargetInfo:
     vocab_size: int
     max_length: int | None = None
     max_draft_tokens: int | None = None
-    gives: frozenset[str] = frozenset()
+    gives: frozenset[Need | Hidden] = frozenset()
     invariant: bool = False
     row_costs: Mapping[int, float] = field(default_factory=dict, repr=False, compare=False)
     num_weights: int = field(default=0, repr=False, compare=False)
+
+    def lacks(self, needs: Iterable[Need | Hidden]) -> list[str]:
+        """What of some needs it does not give, in words.
+
+        >>> info = TargetInfo("toy", 8, gives=frozenset({Need.LOGITS, Hidden((0, 1))}))
+        >>> info.lacks({Need.LOGITS, Need.TREE, Hidden((0,)), Hidden((2,))})
+        ['hidden states 2', 'tree']
+        """
+        has = Hidden.union(self.gives)
+        return sorted(
+            str(need)
+            for need in needs
+            if need not in self.gives
+            and not (isinstance(need, Hidden) and has is not None and need <= has)
+        )
 
 
 class Opening(NamedTuple):
@@ -130,9 +154,15 @@ class Committed(NamedTuple):
         path: its accepted nodes that were kept.
         logits: the target's own `[draft.num_rows, V]`, laid out as in `Scores`; for drafters that
             need `Need.LOGITS`, None for the others.
+        hidden: for drafters that need `Hidden`, None for the others. Its last row belongs to the
+            token *before* the last of `tokens`, which no pass has seen yet, and its other rows to
+            those before, so that row j stands beside the token that followed it. It has a row for
+            each token, but for the first of all tokens, which follows none. A long prompt comes in
+            parts then, each with its states, and no more than one part is held at a time.
     """
 
     tokens: tuple[int, ...]
     draft: Draft | None = None
     path: tuple[int, ...] = ()
     logits: Tensor | None = None
+    hidden: HiddenStates | None = None

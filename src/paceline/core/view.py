@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -57,6 +57,10 @@ class TargetView:
     Args:
         info: what the target tells of itself.
         layers: its own layers on that sequence; None where it does not give `Need.LAYERS`.
+        embed: from token ids `[n]` to what its embedding makes of them, `[n, hidden]`, scaled as in
+            the model, without positions; None where it does not give `Need.EMBEDDING`.
+        head: from states `[n, hidden]` after the final norm to logits `[n, V]`; None where it does
+            not give `Need.HEAD`. Neither has gradients.
 
     Example:
         >>> TargetView(TargetInfo("toy", vocab_size=8)).info.vocab_size
@@ -65,3 +69,5 @@ class TargetView:
 
     info: TargetInfo
     layers: TargetLayers | None = None
+    embed: Callable[[Tensor], Tensor] | None = None
+    head: Callable[[Tensor], Tensor] | None = None

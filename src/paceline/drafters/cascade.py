@@ -14,8 +14,9 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from paceline.core.drafts import Budget, Draft
+from paceline.core.hidden import Hidden
 from paceline.core.protocols import Drafter, DraftSession, Noise, Warp
-from paceline.core.target import Committed
+from paceline.core.target import Committed, Need
 from paceline.core.traits import traits_of
 from paceline.core.view import TargetView
 from paceline.errors import ContractViolation, InvalidInput
@@ -56,7 +57,7 @@ class CascadeDrafter:
         return tuple(drafter.name for drafter in self.drafters)
 
     @property
-    def needs(self) -> frozenset[str]:
+    def needs(self) -> frozenset[Need | Hidden]:
         """What any of them needs."""
         return frozenset().union(*(drafter.needs for drafter in self.drafters))
 

@@ -33,7 +33,7 @@ class EarlyExitDrafter:
     """
 
     name: ClassVar[str] = "early-exit"
-    needs: ClassVar[frozenset[str]] = frozenset({Need.LAYERS})
+    needs: ClassVar[frozenset[Need]] = frozenset({Need.LAYERS})
 
     exit_layer: int | None = None
     min_confidence: float = 0.0

@@ -15,6 +15,7 @@ from typing import ClassVar
 
 from paceline.checks import require_int
 from paceline.core.drafts import Budget, Draft
+from paceline.core.hidden import Hidden
 from paceline.core.protocols import Drafter, DraftSession, Noise, Warp
 from paceline.core.target import Committed, Need
 from paceline.core.view import TargetView
@@ -64,7 +65,7 @@ class HybridDrafter:
         return tuple(drafter.name for drafter in self.drafters)
 
     @property
-    def needs(self) -> frozenset[str]:
+    def needs(self) -> frozenset[Need | Hidden]:
         """What any of them needs, and drafts that branch."""
         return frozenset({Need.TREE}).union(*(drafter.needs for drafter in self.drafters))
 

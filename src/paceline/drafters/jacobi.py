@@ -28,7 +28,7 @@ class JacobiDrafter:
     """
 
     name: ClassVar[str] = "jacobi"
-    needs: ClassVar[frozenset[str]] = frozenset({Need.LOGITS})
+    needs: ClassVar[frozenset[Need]] = frozenset({Need.LOGITS})
     needs_draft_model: ClassVar[bool] = False
 
     def open(self, target: TargetView, capacity: int) -> JacobiSession:

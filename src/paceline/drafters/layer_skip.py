@@ -51,7 +51,7 @@ class LayerSkipDrafter:
     """
 
     name: ClassVar[str] = "layer-skip"
-    needs: ClassVar[frozenset[str]] = frozenset({Need.LAYERS})
+    needs: ClassVar[frozenset[Need]] = frozenset({Need.LAYERS})
 
     attention: Sequence[int] | None = None
     mlp: Sequence[int] | None = None

@@ -51,7 +51,7 @@ class LookaheadDrafter:
     """
 
     name: ClassVar[str] = "lookahead"
-    needs: ClassVar[frozenset[str]] = frozenset({Need.LOGITS, Need.TREE, Need.AUXILIARY})
+    needs: ClassVar[frozenset[Need]] = frozenset({Need.LOGITS, Need.TREE, Need.AUXILIARY})
     needs_draft_model: ClassVar[bool] = False
     default_verifier: ClassVar[str] = "tree"
 

@@ -13,7 +13,7 @@ from paceline.checks import require_finite
 from paceline.core.drafts import Budget, Draft
 from paceline.core.protocols import Noise, Target, Warp
 from paceline.core.sampling import SamplingParams
-from paceline.core.target import Committed
+from paceline.core.target import Committed, Need
 from paceline.core.view import TargetView
 from paceline.drafting.model import DraftModel, Stop, check_params, draw_chain, own_params
 from paceline.sampling.warp import SamplingWarp
@@ -42,7 +42,7 @@ class ModelDrafter:
     """
 
     name: ClassVar[str] = "model"
-    needs: ClassVar[frozenset[str]] = frozenset()
+    needs: ClassVar[frozenset[Need]] = frozenset()
     needs_draft_model: ClassVar[bool] = True
 
     model: Target = field(repr=False)

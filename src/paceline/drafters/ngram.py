@@ -14,7 +14,7 @@ from typing import ClassVar, Literal
 from paceline.checks import require_int
 from paceline.core.drafts import Budget, Draft
 from paceline.core.protocols import Noise, Warp
-from paceline.core.target import Committed
+from paceline.core.target import Committed, Need
 from paceline.core.view import TargetView
 from paceline.drafting.stores.copies import copied
 from paceline.drafting.stores.ngrams import NgramIndex, check_vocabulary, reference_ids
@@ -44,7 +44,7 @@ class NgramDrafter:
     """
 
     name: ClassVar[str] = "ngram"
-    needs: ClassVar[frozenset[str]] = frozenset()
+    needs: ClassVar[frozenset[Need]] = frozenset()
     needs_draft_model: ClassVar[bool] = False
 
     max_ngram: int = 3

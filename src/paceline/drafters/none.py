@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from paceline.core.drafts import Budget, Draft
 from paceline.core.protocols import Noise, Warp
-from paceline.core.target import Committed
+from paceline.core.target import Committed, Need
 from paceline.core.view import TargetView
 
 
@@ -16,7 +16,7 @@ class NoDrafter:
     """Proposes nothing, so that every round yields one token: the baseline of every speed-up."""
 
     name: ClassVar[str] = "none"
-    needs: ClassVar[frozenset[str]] = frozenset()
+    needs: ClassVar[frozenset[Need]] = frozenset()
     needs_draft_model: ClassVar[bool] = False
 
     def open(self, target: TargetView, capacity: int) -> NoSession:

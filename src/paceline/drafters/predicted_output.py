@@ -12,7 +12,7 @@ from typing import ClassVar
 
 from paceline.core.drafts import Budget, Draft
 from paceline.core.protocols import Noise, Warp
-from paceline.core.target import Committed
+from paceline.core.target import Committed, Need
 from paceline.core.view import TargetView
 from paceline.drafting.stores.copies import copied
 from paceline.drafting.stores.ngrams import NgramPlaces, check_vocabulary, reference_ids
@@ -41,7 +41,7 @@ class PredictedOutputDrafter:
     """
 
     name: ClassVar[str] = "predicted-output"
-    needs: ClassVar[frozenset[str]] = frozenset()
+    needs: ClassVar[frozenset[Need]] = frozenset()
     needs_draft_model: ClassVar[bool] = False
 
     prediction: tuple[int, ...]

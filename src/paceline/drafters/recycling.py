@@ -101,7 +101,7 @@ class RecyclingDrafter:
     name: ClassVar[str] = "recycling"
     needs_draft_model: ClassVar[bool] = False
     default_verifier: ClassVar[str] = "tree"
-    needs: frozenset[str] = field(
+    needs: frozenset[Need] = field(
         default=frozenset({Need.LOGITS, Need.TREE}), init=False, repr=False
     )
 

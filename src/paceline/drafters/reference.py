@@ -12,7 +12,7 @@ from typing import ClassVar
 from paceline.checks import require_int
 from paceline.core.drafts import Budget, Draft
 from paceline.core.protocols import Noise, Warp
-from paceline.core.target import Committed
+from paceline.core.target import Committed, Need
 from paceline.core.view import TargetView
 from paceline.drafting.stores.copies import copied
 from paceline.drafting.stores.ngrams import NgramIndex, check_vocabulary, reference_ids
@@ -38,7 +38,7 @@ class ReferenceDrafter:
     """
 
     name: ClassVar[str] = "reference"
-    needs: ClassVar[frozenset[str]] = frozenset()
+    needs: ClassVar[frozenset[Need]] = frozenset()
     needs_draft_model: ClassVar[bool] = False
 
     references: tuple[tuple[int, ...], ...]

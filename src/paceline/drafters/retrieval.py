@@ -91,7 +91,7 @@ class RetrievalDrafter:
         return self.datastore
 
     @property
-    def needs(self) -> frozenset[str]:
+    def needs(self) -> frozenset[Need]:
         """See `protocols.Drafter.needs`."""
         return frozenset({Need.TREE} if self.mode == "tree" else ())
 

@@ -103,7 +103,7 @@ class SuffixDrafter:
             )
 
     @property
-    def needs(self) -> frozenset[str]:
+    def needs(self) -> frozenset[Need]:
         """See `protocols.Drafter.needs`."""
         return frozenset({Need.TREE} if self.mode == "tree" else ())
 

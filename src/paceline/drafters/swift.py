@@ -43,7 +43,7 @@ class SwiftDrafter:
     """
 
     name: ClassVar[str] = "swift"
-    needs: ClassVar[frozenset[str]] = frozenset({Need.LAYERS})
+    needs: ClassVar[frozenset[Need]] = frozenset({Need.LAYERS})
 
     skip_ratio: float = 0.45
     window: int = 32

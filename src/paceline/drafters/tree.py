@@ -94,7 +94,7 @@ class TreeDrafter:
     """
 
     name: ClassVar[str] = "tree"
-    needs: ClassVar[frozenset[str]] = frozenset({Need.TREE})
+    needs: ClassVar[frozenset[Need]] = frozenset({Need.TREE})
     needs_draft_model: ClassVar[bool] = True
     default_verifier: ClassVar[str] = "tree"
 

@@ -15,7 +15,7 @@ from torch import Tensor
 from paceline.core.drafts import Budget, Draft
 from paceline.core.protocols import Noise, Target, Warp
 from paceline.core.sampling import SamplingParams
-from paceline.core.target import Committed
+from paceline.core.target import Committed, Need
 from paceline.core.view import TargetView
 from paceline.drafting.model import DraftModel, Stop, check_params, draw_chain, own_params
 from paceline.drafting.vocabulary import (
@@ -55,7 +55,7 @@ class UniversalDrafter:
     """
 
     name: ClassVar[str] = "universal"
-    needs: ClassVar[frozenset[str]] = frozenset()
+    needs: ClassVar[frozenset[Need]] = frozenset()
     needs_draft_model: ClassVar[bool] = True
     translates: ClassVar[bool] = True
 

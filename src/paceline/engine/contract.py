@@ -78,6 +78,13 @@ def check_scores(all_scores: list[Scores], work: Sequence[Work], info: TargetInf
         raise ContractViolation(
             f"target {info.name} returned logits of shape {came} for the pass; expected {expected}"
         )
+    for item, scores in zip(work, all_scores, strict=True):
+        rows = 0 if scores.hidden is None else scores.hidden.num_rows
+        if item.hidden is not None and rows != item.num_rows:
+            raise ContractViolation(
+                f"target {info.name} returned hidden states of {rows} rows; the pass had "
+                f"{item.num_rows} of the sequence"
+            )
 
 
 def check_verdict(verdict: Verdict, draft: Draft, verifier: Verifier) -> None:

@@ -37,7 +37,7 @@ def decode(target: Target, requests: Sequence[Request]) -> Generator[Event]:
             if sequence.reason is not None:
                 yield sequence.finish()
         while live := [sequence for sequence in sequences if sequence.reason is None]:
-            work = [Work(s.slot, s.tokens[-1:], s.propose()) for s in live]
+            work = [Work(s.slot, s.tokens[-1:], s.propose(), hidden=s.hidden) for s in live]
             start = perf_counter()
             all_scores = target.score(work)
             seconds = perf_counter() - start

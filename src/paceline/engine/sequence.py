@@ -12,7 +12,8 @@ from torch import Tensor
 
 from paceline.core.drafts import ROOT, Budget, Draft, Outcome
 from paceline.core.events import Finished, FinishReason, Prefilled, Round
-from paceline.core.passes import prefill
+from paceline.core.hidden import Hidden
+from paceline.core.passes import prefill, prefill_hidden
 from paceline.core.protocols import Target
 from paceline.core.target import Committed, Need, Opening, Scores
 from paceline.engine.contract import check_draft, check_verdict
@@ -56,12 +57,13 @@ class ActiveSequence:
             hold_back=[t for t in request.stop_token_ids if 0 <= t < target.info.vocab_size],
         )
         self.draft_warp = self.warp.for_drafts(request.draft_processors)
-        if missing := request.drafter.needs - target.info.gives:
+        if missing := target.info.lacks(request.drafter.needs):
             raise InvalidInput(
-                f"drafter {request.drafter.name!r} needs {', '.join(sorted(missing))} of the "
+                f"drafter {request.drafter.name!r} needs {', '.join(missing)} of the "
                 f"target, which {target.info.name} does not give; choose another drafter"
             )
         self.needs_logits = Need.LOGITS in request.drafter.needs
+        self.hidden = Hidden.union(request.drafter.needs)
         most = self.limit - self.num_prompt_tokens
         # Without a reason to end before, the answer has as many tokens as it may have.
         ends = bool(request.stop_token_ids or request.stop_rules)
@@ -82,11 +84,16 @@ class ActiveSequence:
         start = perf_counter()
         prompt = self.tokens
         self.told = len(prompt)
-        cached = min(self.target.length(self.slot), len(prompt) - 1)
+        # Of what is cached the hidden states are gone.
+        known = 0 if self.hidden is not None else self.target.length(self.slot)
+        cached = min(known, len(prompt) - 1)
         self.target.rollback(self.slot, cached)
-        if new := prompt[cached:-1]:
-            prefill(self.target, self.slot, new)
-        self.session.observe(Committed(tuple(prompt)))
+        if self.hidden is not None:
+            for part in prefill_hidden(self.target, self.slot, prompt, self.hidden):
+                self.session.observe(part)
+        else:
+            prefill(self.target, self.slot, prompt[cached:-1])
+            self.session.observe(Committed(tuple(prompt)))
         if len(self.tokens) == self.limit:
             self.reason = FinishReason.LENGTH
         return Prefilled(id=self.id, num_prompt_tokens=len(prompt), seconds=perf_counter() - start)
@@ -132,7 +139,10 @@ class ActiveSequence:
         self.warp.observe(committed)
         start = perf_counter()
         logits = scores.logits if self.needs_logits else None
-        self.session.observe(Committed(committed, draft, path, logits))
+        hidden = None
+        if scores.hidden is not None:
+            hidden = scores.hidden.rows([0, *(1 + node for node in path)])
+        self.session.observe(Committed(committed, draft, path, logits, hidden))
         draft_seconds = self.draft_seconds + perf_counter() - start
         accepted = min(kept, len(verdict.path))
         rejected = len(committed) > accepted and bool(draft.children((ROOT, *verdict.path)[-1]))

@@ -24,7 +24,8 @@ from paceline.generate.results import Chunk, Generation, Piece
 from paceline.kernels.packing import Storage
 from paceline.models import Progress, loading
 from paceline.models.loading import Loaded
-from paceline.targets.cached import CachedTarget, Decoder
+from paceline.targets.cached import CachedTarget
+from paceline.targets.decoder import Decoder
 from paceline.targets.invariant import make_invariant
 from paceline.text import ChatOptions, encode_prompt
 

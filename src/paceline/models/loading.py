@@ -14,7 +14,7 @@ from paceline.checks import require_int
 from paceline.errors import InvalidInput, ModelError
 from paceline.kernels.packing import STORAGES, Storage, pack_modules
 from paceline.models import Files, Progress, eos_token_ids, load_tokenizer, resolve
-from paceline.targets.cached import Decoder
+from paceline.targets.decoder import Decoder
 from paceline.targets.dense import loading as dense
 from paceline.targets.dense.architecture import unsupported
 from paceline.targets.hf.decoder import HFDecoder

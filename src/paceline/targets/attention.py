@@ -8,14 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
+from paceline.core.hidden import Hidden
 from paceline.kernels import attention as kernel
 from paceline.targets.state.kv import KeyValueCache
+from paceline.targets.state.protocol import State
 from paceline.targets.text_head import Columns
 
 _STACKED_ROWS = 32
@@ -42,10 +44,10 @@ class Segment:
     """The rows of one sequence in a pass.
 
     Args:
-        cache: where its keys and values live.
+        state: where what it leaves behind goes.
         first: its first row in the pass.
         rows: how many rows it has.
-        start: the cached tokens before them; row i writes its keys at `start + i`.
+        start: the tokens before them; row i is row `start + i` of the state.
         visible: `[rows, rows]` bool, which new rows each new row sees; None is causal.
         end: how many cache rows attention reads, `start + rows` or more; what lies behind the
             new rows is masked.
@@ -55,7 +57,7 @@ class Segment:
         columns: outputs of its own, beside those of a cut head.
     """
 
-    cache: KeyValueCache
+    state: State
     first: int
     rows: int
     start: int
@@ -123,12 +125,14 @@ class Pass:
         tokens, positions: `[N]`, all sequences' rows one behind the other.
         segments: which rows are whose.
         scored: the rows whose logits are wanted, `[m]`; may be empty.
+        hidden: the hidden states that are wanted, of all rows; None for none.
     """
 
     tokens: Tensor
     positions: Tensor
     segments: Sequence[Segment]
     scored: Tensor
+    hidden: Hidden | None = None
 
 
 def attend(
@@ -143,7 +147,9 @@ def attend(
     softcap: float | None = None,
     sinks: Tensor | None = None,
 ) -> Tensor:
-    """Write the new keys and values into the caches, then attend.
+    """Write the new keys and values into the states, then attend.
+
+    For decoders whose states are `KeyValueCache`s, or hold one and write and read it as one does.
 
     Args:
         layer: the layer's number.
@@ -193,17 +199,18 @@ def _attend_one(
     options: _Options,
 ) -> Tensor:
     heads, rows, _ = query.shape
-    segment.cache.write(layer, key, value, segment.start)
+    cache = cast(KeyValueCache, segment.state)
+    cache.write(layer, key, value, segment.start)
     if rows <= _STACKED_ROWS and options.fused:
         end = -(-segment.end // kernel.KEYS) * kernel.KEYS
-        keys, values = segment.cache.read(layer, end)
+        keys, values = cache.read(layer, end)
         if kernel.takes(query, keys, values):
             stack = heads // key.shape[0]
             precise = torch.float32, query.device
             mask = segment.mask(positions, options.window, end, stack, *precise)
             out = kernel.attend_few(query, keys, values, mask, segment.end, options.scale)
             return out.transpose(0, 1)
-    keys, values = segment.cache.read(layer, segment.end)
+    keys, values = cache.read(layer, segment.end)
     # The query heads of a group stand one behind the other, as more rows of one head.
     stack = heads // key.shape[0] if rows <= _STACKED_ROWS or not options.fused else 1
     stacked = query.reshape(heads // stack, stack * rows, -1)

@@ -1,55 +1,26 @@
-"""The target over a decoder and its caches: slots, masks, positions, rollback."""
+"""The target over a decoder and its states: slots, masks, positions, rollback."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Protocol, cast
 
 import torch
 from torch import Tensor
 
 from paceline.core.drafts import ROOT, Draft
+from paceline.core.hidden import Hidden, HiddenStates
 from paceline.core.protocols import Work
 from paceline.core.target import Need, Scores, TargetInfo
 from paceline.core.view import TargetView
 from paceline.errors import ContextOverflow, ContractViolation, InvalidInput
 from paceline.targets.attention import Pass, Segment
-from paceline.targets.layers import LayeredDecoder
+from paceline.targets.decoder import Decoder, Output
 from paceline.targets.slot import Slot
-from paceline.targets.slot_layers import SlotLayers
-from paceline.targets.state.kv import KeyValueCache
-from paceline.targets.text_head import Columns, TextHead
+from paceline.targets.text_head import Columns
 
 PREFILL_ROWS = 512
 """Rows of one prefill pass. Bounds the memory for activations and masks."""
-
-
-class Decoder(Protocol):
-    """A model without a cache of its own: rows in, logits out, keys and values to `attend`."""
-
-    @property
-    def info(self) -> TargetInfo:
-        """What the target tells of itself."""
-        ...
-
-    @property
-    def device(self) -> torch.device:
-        """Where its inputs have to be."""
-        ...
-
-    @property
-    def num_bytes(self) -> int:
-        """The weights that a pass reads."""
-        ...
-
-    def run(self, batch: Pass) -> Tensor:
-        """The logits `[len(batch.scored), V]` of the scored rows, in any floating dtype."""
-        ...
-
-    def text_head(self) -> TextHead | None:
-        """For a new sequence: the tokens of its text that a cut head lacks; None if it is whole."""
-        ...
 
 
 class CachedTarget:
@@ -102,11 +73,11 @@ class CachedTarget:
         rows = -(-capacity // self.fixed_keys) * self.fixed_keys + self.fixed_keys
         # Columns for the text come and go, and a product of another width may round otherwise.
         head = self.decoder.text_head() if self.fixed_rows is None else None
-        return Slot(capacity, KeyValueCache(rows), head=head)
+        return Slot(capacity, self.decoder.state(rows), head=head)
 
     def length(self, slot: Slot) -> int:
         """See `protocols.Target.length`."""
-        return slot.cache.length
+        return slot.state.length
 
     def score(self, work: Sequence[Work]) -> list[Scores]:
         """See `protocols.Target.score`."""
@@ -118,9 +89,10 @@ class CachedTarget:
         positions: list[int] = []
         scored: list[int] = []
         segments: list[Segment] = []
+        fed: list[list[HiddenStates]] = []
         for item in work:
             slot, draft = item.slot, item.draft
-            start, known = self._feed_long(item)
+            start, known, early = self._feed_long(item)
             new, places = list(draft.tokens), [len(draft.path(node)) for node in range(len(draft))]
             if draft.aux is not None:
                 new += draft.aux.tokens
@@ -147,22 +119,25 @@ class CachedTarget:
                     columns = slot.head.columns(item.tokens[:-1], [known[-1], *new], visible)
             resume = None
             if slot.ahead is not None and item.logits and plain and self.fixed_rows is None:
-                resume = slot.ahead.resume(known, draft)
+                resume = slot.ahead.resume(known, draft, item.hidden)
             end = start + rows
             if item.logits:
                 end = -(-end // self.fixed_keys) * self.fixed_keys
-            slot.cache.reserve(end)
+            slot.state.begin(start, end)
             mask = None if visible is None else _after(lead, visible)
             segments.append(
-                Segment(slot.cache, first, rows, start, mask, end, None, resume, outputs, columns)
+                Segment(slot.state, first, rows, start, mask, end, None, resume, outputs, columns)
             )
+            fed.append(early)
             slot.forget()
-        logits = self._run(tokens, positions, segments, scored)
+        asked = Hidden.union(item.hidden for item in work)
+        output = self._run(tokens, positions, segments, scored, asked)
         scores = []
-        for item, segment in zip(work, segments, strict=True):
+        for item, segment, early in zip(work, segments, fed, strict=True):
             item.slot.scored = item.tokens, item.draft
-            kept = logits[segment.outputs]
-            scores.append(Scores(kept.to(torch.promote_types(kept.dtype, torch.float32)).cpu()))
+            kept = output.logits[segment.outputs]
+            logits = kept.to(torch.promote_types(kept.dtype, torch.float32)).cpu()
+            scores.append(Scores(logits, _hidden_of(item, segment, early, output.hidden)))
         return scores
 
     def commit(self, slot: Slot, path: Sequence[int]) -> None:
@@ -172,38 +147,53 @@ class CachedTarget:
         tokens, draft = slot.scored
         if not draft.is_path(path):
             raise ContractViolation(f"commit takes a path from the root; {list(path)} is none")
-        start = slot.cache.length
+        start = slot.state.length
         first = start + len(tokens)
-        slot.cache.keep([*range(start, first), *(first + node for node in path)])
-        if slot.head is not None:
-            slot.head.append([*tokens, *(draft.tokens[node] for node in path)])
+        kept = [*tokens, *(draft.tokens[node] for node in path)]
         slot.forget()
+        reached = slot.state.keep([*range(start, first), *(first + node for node in path)])
+        slot.append(kept[: reached - start])
+        self._run_again(slot, kept[reached - start :])
 
     def rollback(self, slot: Slot, length: int) -> None:
         """See `protocols.Target.rollback`."""
-        if not 0 <= length <= slot.cache.length:
+        if not 0 <= length <= slot.state.length:
             raise ContractViolation(
-                f"rollback goes back: the slot has {slot.cache.length} tokens, {length} asked for"
+                f"rollback goes back: the slot has {slot.state.length} tokens, {length} asked for"
             )
-        slot.cache.cut(length)
-        if slot.head is not None:
-            slot.head.cut(length)
         slot.forget()
+        reached = slot.state.cut(length)
+        missing = slot.text[reached:length]
+        slot.cut(reached)
+        self._run_again(slot, missing)
 
     def close(self, slot: Slot) -> None:
         """See `protocols.Target.close`."""
-        slot.capacity, slot.cache, slot.head = 0, KeyValueCache(0), None
+        slot.capacity, slot.state, slot.head = 0, self.decoder.state(0), None
+        slot.text.clear()
         slot.forget()
 
     def view(self, slot: Slot) -> TargetView:
         """See `protocols.Target.view`."""
-        gives_layers = Need.LAYERS in self.decoder.info.gives
-        layers = SlotLayers(cast(LayeredDecoder, self.decoder), slot) if gives_layers else None
-        return TargetView(self.info, layers)
+        return self.decoder.view(self.info, slot)
+
+    def _run_again(self, slot: Slot, tokens: Sequence[int]) -> None:
+        """Commit tokens for which a state fell short; it does not for a chain as a whole."""
+        for first in range(0, len(tokens), self.prefill_rows):
+            chunk, start = tokens[first : first + self.prefill_rows], slot.state.length
+            positions = range(start, start + len(chunk))
+            slot.state.begin(start, positions.stop)
+            segment = Segment(slot.state, 0, len(chunk), start, None, positions.stop)
+            self._run(chunk, positions, [segment], [], None)
+            if slot.state.keep(positions) != positions.stop:
+                raise ContractViolation(
+                    f"the state of {self.info.name} did not keep a chain as a whole"
+                )
+            slot.append(chunk)
 
     def _require_room(self, slot: Slot, rows: int) -> None:
         """Refuse positions that the slot was not opened for; a model may not even have them."""
-        if (needed := slot.cache.length + rows) > slot.capacity:
+        if (needed := slot.state.length + rows) > slot.capacity:
             raise ContextOverflow(
                 f"the slot was opened for {slot.capacity} tokens and would hold {needed}; "
                 "open it for more, or give fewer"
@@ -211,8 +201,8 @@ class CachedTarget:
 
     def _check(self, item: Work) -> None:
         """Refuse what this target cannot score, before anything is written."""
-        slot, tokens, draft, wanted = item
-        if not tokens or not (wanted or draft.num_rows == 1):
+        slot, tokens, draft = item.slot, item.tokens, item.draft
+        if not tokens or not (item.logits or draft.num_rows == 1):
             raise ContractViolation(
                 "score takes at least one committed token a slot, and no draft where no logits are "
                 f"wanted; it was given {len(tokens)} tokens and a draft of {draft.num_rows - 1}"
@@ -233,27 +223,30 @@ class CachedTarget:
             deepest = max(deepest, *draft.aux.positions)
         self._require_room(slot, len(tokens) + deepest)
 
-    def _feed_long(self, item: Work) -> tuple[int, Sequence[int]]:
+    def _feed_long(self, item: Work) -> tuple[int, Sequence[int], list[HiddenStates]]:
         """Run the first of the tokens in passes of their own where one pass must not hold them all.
 
-        Their keys and values then stand after the end of the cache, to be kept with the rest.
+        Their rows then stand after the end of the state, to be kept with the rest.
 
         Returns:
-            Where the rest begins, and the rest: at least one token.
+            Where the rest begins, the rest (at least one token), and the hidden states of those
+            before it, a part a pass.
         """
         slot, tokens = item.slot, item.tokens
-        start = slot.cache.length
+        start, hidden = slot.state.length, []
         most = self.prefill_rows
         if self.fixed_rows is not None and item.logits:
             most = self.fixed_rows - item.num_scored + 1
         while len(tokens) > most:
             chunk = tokens[: min(self.prefill_rows, len(tokens) - 1)]
             end = start + len(chunk)
-            segment = Segment(slot.cache, 0, len(chunk), start, None, end)
-            slot.cache.reserve(end)
-            self._run(chunk, range(start, end), [segment], [])
+            segment = Segment(slot.state, 0, len(chunk), start, None, end)
+            slot.state.begin(start, end)
+            output = self._run(chunk, range(start, end), [segment], [], item.hidden)
+            if output.hidden is not None:
+                hidden.append(output.hidden)
             start, tokens = end, tokens[len(chunk) :]
-        return start, tokens
+        return start, tokens, hidden
 
     def _padding(self, item: Work, lead: int) -> int:
         """The rows that bring a pass to the fixed number; `lead` of its rows precede the root."""
@@ -267,7 +260,8 @@ class CachedTarget:
         positions: Sequence[int],
         segments: list[Segment],
         scored: Sequence[int],
-    ) -> Tensor:
+        hidden: Hidden | None,
+    ) -> Output:
         device = self.decoder.device
         with torch.inference_mode():
             return self.decoder.run(
@@ -276,8 +270,20 @@ class CachedTarget:
                     torch.tensor(positions, device=device),
                     segments,
                     torch.tensor(scored, dtype=torch.long, device=device),
+                    hidden,
                 )
             )
+
+
+def _hidden_of(
+    item: Work, segment: Segment, early: list[HiddenStates], found: HiddenStates | None
+) -> HiddenStates | None:
+    """The hidden states of a work's rows: those of passes before, and its own of the last pass."""
+    if item.hidden is None or found is None:
+        return None
+    count = item.num_rows - sum(part.num_rows for part in early)
+    own = found.only(item.hidden).rows(slice(segment.first, segment.first + count))
+    return HiddenStates.join([*early, own])
 
 
 def _tree_mask(draft: Draft) -> Tensor:

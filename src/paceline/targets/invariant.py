@@ -16,7 +16,9 @@ from paceline.core.drafts import Draft
 from paceline.core.passes import prefill
 from paceline.core.protocols import Work
 from paceline.errors import UnsupportedModel
-from paceline.targets.cached import CachedTarget, Decoder
+from paceline.targets.cached import CachedTarget
+from paceline.targets.decoder import Decoder
+from paceline.targets.state.kv import keys_and_values
 
 ROWS = (8, 4, 16)
 """The padded rows that are tried, in this order."""
@@ -77,11 +79,13 @@ def _logits(
     """
     slot = target.open(context + sum(split) + 1)
     prefill(target, slot, tokens[:_PROMPT])
+    state = keys_and_values(slot.state)
     with torch.inference_mode():
-        for tensor in (tensor for layer in slot.cache.layers for tensor in layer):
+        for tensor in (tensor for layer in state.layers for tensor in layer):
             index = torch.arange(context, device=tensor.device) % _PROMPT
             tensor[:, :context] = tensor[:, index]
-    slot.cache.keep(range(_PROMPT, context))
+    state.keep(range(_PROMPT, context))
+    slot.append([tokens[place % _PROMPT] for place in range(_PROMPT, context)])
     blocks: list[Tensor] = []
     at = _PROMPT
     for number, size in enumerate(split):

@@ -13,16 +13,16 @@ from paceline.targets.attention import Pass, Segment
 
 
 class LayeredDecoder(Protocol):
-    """A `cached.Decoder` whose layers can be run one by one, with or without their two parts."""
+    """A `decoder.Decoder` whose layers can be run one by one, with or without their two parts."""
 
     @property
     def info(self) -> TargetInfo:
-        """See `cached.Decoder.info`; it gives `Need.LAYERS`."""
+        """See `decoder.Decoder.info`; it gives `Need.LAYERS`."""
         ...
 
     @property
     def device(self) -> torch.device:
-        """See `cached.Decoder.device`."""
+        """See `decoder.Decoder.device`."""
         ...
 
     @property
@@ -59,7 +59,7 @@ class LayeredDecoder(Protocol):
         ...
 
     def logits(self, x: Tensor) -> Tensor:
-        """The logits `[n, V]` of states behind the last layer."""
+        """The logits `[n, V]` of states after the last layer."""
         ...
 
 
@@ -72,11 +72,19 @@ class Stage(NamedTuple):
     rows: Tensor | None
 
 
-def hidden_states(decoder: LayeredDecoder, batch: Pass) -> Tensor:
-    """The states `[N, hidden]` behind the last layer; rows ahead enter where they stopped.
+def run_layers(decoder: LayeredDecoder, batch: Pass) -> tuple[Tensor, dict[int, Tensor]]:
+    """Run a pass through the layers; rows ahead enter where they stopped.
 
     (Self-speculative decoding of LayerSkip, Elhoushi et al. 2404.16710, section 4.3.)
+
+    Returns:
+        The states `[N, hidden]` after the last layer, and those that enter the layers that
+        `batch.hidden` asks for. Of a layer that rows ahead have been through already they have, in
+        these rows, what enters where they stopped.
     """
+    rows = len(batch.tokens)
+    asked = frozenset(() if batch.hidden is None else batch.hidden.layers)
+    entering: dict[int, Tensor] = {}
     x = decoder.embed(batch.tokens)
     for segment in batch.segments:
         if segment.resume is not None:
@@ -86,18 +94,28 @@ def hidden_states(decoder: LayeredDecoder, batch: Pass) -> Tensor:
         angles = decoder.angles(stage.batch.positions)
         inside = x if stage.rows is None else decoder.pad(x[stage.rows])
         for number in range(stage.first, stage.end):
+            if number in asked:
+                entering[number] = _spread(x, inside, stage)[:rows]
             inside = decoder.layer(number, inside, stage.batch, angles)
-        if stage.rows is not None:
-            inside = x.index_copy(0, stage.rows, inside[: len(stage.rows)])
-        x = inside
-    return x[: len(batch.tokens)]
+        x = _spread(x, inside, stage)
+    x = x[:rows]
+    if decoder.num_layers in asked:
+        entering[decoder.num_layers] = x
+    return x, entering
+
+
+def _spread(x: Tensor, inside: Tensor, stage: Stage) -> Tensor:
+    """The states of all rows, with those of a stage where they belong."""
+    if stage.rows is None:
+        return inside
+    return x.index_copy(0, stage.rows, inside[: len(stage.rows)])
 
 
 def some_layers(decoder: LayeredDecoder, batch: Pass, skip: SkipSet) -> tuple[Tensor, Tensor]:
     """Run all rows through all but the skipped parts.
 
     Returns:
-        The states `[N, hidden]` behind the last layer, and those behind the layers before the
+        The states `[N, hidden]` after the last layer, and those after the layers before the
         first skipped part.
     """
     x = decoder.embed(batch.tokens)
@@ -129,7 +147,7 @@ def stages(batch: Pass, num_layers: int) -> Iterator[Stage]:
             if left:
                 segments.append(
                     Segment(
-                        segment.cache,
+                        segment.state,
                         len(rows),
                         left,
                         segment.start + ahead,

@@ -9,14 +9,15 @@ import torch
 from torch import Tensor
 
 from paceline.core.drafts import Draft
+from paceline.core.hidden import Hidden
 from paceline.targets.attention import Resume
-from paceline.targets.state.kv import KeyValueCache
+from paceline.targets.state.protocol import State
 from paceline.targets.text_head import TextHead
 
 
 @dataclass(slots=True, eq=False)
 class Ahead:
-    """Tokens behind the end of a slot, the root first, that some layers were run on.
+    """Tokens after the end of a slot, the root first, that some layers were run on.
 
     Args:
         layer: the first layer that was not run as a whole.
@@ -28,8 +29,15 @@ class Ahead:
     tokens: list[int] = field(default_factory=list)
     states: list[Tensor] = field(default_factory=list)
 
-    def resume(self, tokens: Sequence[int], draft: Draft) -> Resume | None:
-        """What a pass over a chain need not run again; None where it has to run all."""
+    def resume(
+        self, tokens: Sequence[int], draft: Draft, hidden: Hidden | None = None
+    ) -> Resume | None:
+        """What a pass over a chain need not run again; None where it has to run all.
+
+        That is so too where the state that enters one of the layers before is wanted.
+        """
+        if hidden is not None and any(layer < self.layer for layer in hidden.layers):
+            return None
         right = 0
         for ran, token in zip(self.tokens, (*tokens, *draft.tokens), strict=False):
             if ran != token:
@@ -42,22 +50,36 @@ class Ahead:
 
 @dataclass(slots=True, eq=False)
 class Slot:
-    """One sequence's place: its cache, and what was put behind its end.
+    """One sequence's place: its state, and what was put after its end.
 
     Args:
         capacity: the most tokens.
-        cache: keys and values.
+        state: what the model keeps of it.
         scored: the committed tokens and the draft of the last `score`, whose rows stand there.
         ahead: what its own layers were run on since, by a drafter.
         head: the tokens of the text that a cut head lacks; None where the head is whole.
+        text: the committed tokens, which a state that falls short has to be given again.
     """
 
     capacity: int
-    cache: KeyValueCache
+    state: State
     scored: tuple[Sequence[int], Draft] | None = None
     ahead: Ahead | None = None
     head: TextHead | None = None
+    text: list[int] = field(default_factory=list)
+
+    def append(self, tokens: Sequence[int]) -> None:
+        """Take note of tokens that were committed."""
+        self.text += tokens
+        if self.head is not None:
+            self.head.append(tokens)
+
+    def cut(self, length: int) -> None:
+        """Take note that the tokens from `length` on are forgotten."""
+        del self.text[length:]
+        if self.head is not None:
+            self.head.cut(length)
 
     def forget(self) -> None:
-        """Nothing behind the end counts any more."""
+        """Nothing after the end counts any more."""
         self.scored = self.ahead = None

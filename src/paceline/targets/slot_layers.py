@@ -43,7 +43,7 @@ class SlotLayers:
             raise ContractViolation(
                 "the target's own layers were run without a start after its last pass"
             )
-        position = self._slot.cache.length + len(self._ahead.tokens)
+        position = self._slot.state.length + len(self._ahead.tokens)
         logits, kept = self._pass(tokens, position, position, None, self._skip, scored=1)
         self._ahead.tokens += tokens
         self._ahead.states.append(kept)
@@ -52,7 +52,7 @@ class SlotLayers:
     def replay(self, start: int, tokens: Sequence[int], skip: SkipSet) -> Tensor:
         """See `view.TargetLayers.replay`."""
         self._check(skip)
-        length = self._slot.cache.length
+        length = self._slot.state.length
         if not 0 <= start <= length or start + len(tokens) > length + 1:
             raise ContractViolation(
                 f"replay takes committed tokens, of which there are {length + 1}; it was given "
@@ -90,13 +90,13 @@ class SlotLayers:
                 f"the slot was opened for {slot.capacity} tokens and a draft would reach "
                 f"{position + count}; open it for more, or draft less"
             )
-        slot.cache.reserve(row + count)
+        slot.state.begin(row, row + count)
         device = self._decoder.device
         with torch.inference_mode():
             batch = Pass(
                 torch.tensor(list(tokens), device=device),
                 torch.arange(position, position + count, device=device),
-                [Segment(slot.cache, 0, count, row, None, row + count, seen)],
+                [Segment(slot.state, 0, count, row, None, row + count, seen)],
                 torch.arange(count - scored, count, device=device),
             )
             x, kept = some_layers(self._decoder, batch, skip)

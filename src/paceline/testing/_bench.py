@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from paceline.core.drafts import Budget, Draft, Scheme
+from paceline.core.hidden import Hidden
 from paceline.core.passes import prefill
 from paceline.core.protocols import (
     Drafter,
@@ -157,7 +158,7 @@ def session_behind(bench: Bench, history: History) -> Iterator[DraftSession]:
 
 
 def _open(bench: Bench) -> DraftSession:
-    if Need.LAYERS not in bench.drafter.needs:
+    if bench.drafter.needs.isdisjoint({Need.LAYERS, Need.EMBEDDING, Need.HEAD}):
         return bench.drafter.open(TargetView(bench.target.info), bench.capacity)
     slot = bench.target.open(bench.capacity)
     try:
@@ -169,7 +170,7 @@ def _open(bench: Bench) -> DraftSession:
 
 
 class _Followed:
-    """A session that runs the target's own layers: the target's cache follows what it observes."""
+    """A session that runs parts of the target: the target's slot follows what it observes."""
 
     def __init__(self, session: DraftSession, target: Target, slot: Any) -> None:
         self._session, self._target, self._slot = session, target, slot
@@ -193,18 +194,25 @@ class _Followed:
 
 def _round(bench: Bench, before: History, tokens: tuple[int, ...]) -> Committed:
     """What the engine tells of the prompt, or of a round whose draft was accepted as a whole."""
-    text = [token for part in before for token in part]
-    if not text:
-        return Committed(tokens)
-    draft, logits = Draft(tokens[:-1]), None
-    if Need.LOGITS in bench.drafter.needs:
+    text, needs = [token for part in before for token in part], bench.drafter.needs
+    hidden = Hidden.union(needs)
+    draft, logits, states = Draft(tokens[:-1] if text else ()), None, None
+    # A prompt is scored up to its last token, a round up to its last draft token.
+    seen = text if text else tokens[:-1]
+    if seen and (hidden is not None or (text and Need.LOGITS in needs)):
         slot = bench.target.open(len(text) + len(tokens))
         try:
-            prefill(bench.target, slot, text[:-1])
-            logits = bench.target.score([Work(slot, [text[-1]], draft)])[0].logits
+            done = text[:-1]
+            prefill(bench.target, slot, done)
+            work = Work(slot, seen[len(done) :], draft, hidden=hidden)
+            (scores,) = bench.target.score([work])
+            logits, states = scores.logits, scores.hidden
         finally:
             bench.target.close(slot)
-    return Committed(tokens, draft, tuple(range(len(draft))), logits)
+    if not text:
+        return Committed(tokens, hidden=states)
+    logits = logits if Need.LOGITS in needs else None
+    return Committed(tokens, draft, tuple(range(len(draft))), logits, states)
 
 
 def warp_behind(

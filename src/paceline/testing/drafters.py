@@ -108,9 +108,9 @@ def _check_identity(bench: Bench) -> None:
         fail(drafter, DrafterRule.IDENTITY, f"its name is {name!r}, not a string")
     if not isinstance(needs, frozenset):
         fail(drafter, DrafterRule.IDENTITY, f"its needs are {needs!r}, not a frozenset")
-    if missing := drafter.needs - bench.target.info.gives:
+    if missing := bench.target.info.lacks(drafter.needs):
         raise InvalidInput(
-            f"drafter {drafter.name!r} needs {', '.join(sorted(missing))}; check it with a target "
+            f"drafter {drafter.name!r} needs {', '.join(missing)}; check it with a target "
             "that gives that"
         )
 

@@ -54,7 +54,10 @@ class TableTarget:
         else:
             self._law = table
         self.info = TargetInfo(
-            "table", vocab_size, max_length, gives=frozenset(Need) - {Need.LAYERS}
+            "table",
+            vocab_size,
+            max_length,
+            gives=frozenset({Need.LOGITS, Need.TREE, Need.AUXILIARY}),
         )
 
     def open(self, capacity: int) -> TableSlot:
@@ -71,7 +74,7 @@ class TableTarget:
     def score(self, work: Sequence[Work]) -> list[Scores]:
         """See `protocols.Target.score`."""
         scores = []
-        for slot, new, draft, wanted in work:
+        for slot, new, draft, wanted, _ in work:
             slot.scored = new, draft
             if not wanted:
                 scores.append(Scores(torch.empty(0, self.info.vocab_size, dtype=torch.float64)))

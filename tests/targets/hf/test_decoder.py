@@ -263,13 +263,13 @@ def test_no_tensor_of_the_cache_moves_in_100_rounds() -> None:
     target = target_of(build("llama", max_position_embeddings=512))
     slot = target.open(320)
     prefill(target, slot, tokens_of(9))
-    places = {tensor.data_ptr() for layer in slot.cache.layers for tensor in layer}
+    places = {tensor.data_ptr() for layer in slot.state.layers for tensor in layer}
     assert len(places) == 4
     for number in range(100):
         target.score([Work(slot, [5], TREE if number % 2 else CHAIN)])
         target.commit(slot, TREE.path(4) if number % 2 else (0, 1))
     assert target.length(slot) == 9 + 100 * 3
-    assert {tensor.data_ptr() for layer in slot.cache.layers for tensor in layer} == places
+    assert {tensor.data_ptr() for layer in slot.state.layers for tensor in layer} == places
 
 
 # ---------------------------------------------------------------- the model as the user has it
@@ -707,10 +707,11 @@ def _see_siblings(original: Any) -> Any:
 
 
 @torch.inference_mode()
-def _keep_half(self: KeyValueCache, rows: Sequence[int]) -> None:
+def _keep_half(self: KeyValueCache, rows: Sequence[int]) -> int:
     for tensor in (tensor for layer in self.layers for tensor in layer):
         tensor[:, self.length : self.length + len(rows)] *= 0.5
     self.length += len(rows)
+    return self.length
 
 
 @pytest.mark.parametrize(

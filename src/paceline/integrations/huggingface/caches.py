@@ -18,6 +18,7 @@ from paceline.integrations.huggingface.rows import Row
 from paceline.targets.cached import CachedTarget
 from paceline.targets.hf.probe import TOLERANCE
 from paceline.targets.slot import Slot
+from paceline.targets.state.kv import keys_and_values
 
 
 def visible_cache(
@@ -97,15 +98,18 @@ def adopt(target: CachedTarget, slot: Slot, cache: Cache, number: int, row: Row)
     stored = [
         (layer.keys[number][:, columns], layer.values[number][:, columns]) for layer in cache.layers
     ]
+    state = keys_and_values(slot.state)
+    state.begin(0, known - 1)
     for index, (keys, values) in enumerate(stored):
-        slot.cache.write(index, keys[:, :-1], values[:, :-1], 0)
-    slot.cache.keep(range(known - 1))
+        state.write(index, keys[:, :-1], values[:, :-1], 0)
+    state.keep(range(known - 1))
+    slot.append(row.prompt[: known - 1])
     try:
         prefill(target, slot, row.prompt[known - 1 : known])
     except RuntimeError:  # keys of other shapes
         same = False
     else:
-        computed = slot.cache.layers
+        computed = state.layers
         same = len(computed) == len(stored) and all(
             _close(ours[:, known - 1], theirs[:, -1])
             for pair, other in zip(computed, stored, strict=True)
@@ -155,7 +159,7 @@ def extend(
         if missing:
             prefill(target, slot, missing)
         columns.append([*row.columns, *range(prompt_end, end)][: target.length(slot)])
-    layers = [slot.cache.layers for slot in slots]
+    layers = [keys_and_values(slot.state).layers for slot in slots]
     if len(cache.layers) not in (0, len(layers[0])):
         return False
     start = int(cache.get_seq_length())

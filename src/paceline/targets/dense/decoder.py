@@ -15,12 +15,18 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from paceline.core.hidden import Hidden, HiddenStates
 from paceline.core.target import Need, TargetInfo
+from paceline.core.view import TargetView
 from paceline.kernels.linear import Linear, pad_rows
 from paceline.kernels.row_operations import gated, rms_norm, rotate
 from paceline.targets.attention import Pass, attend
+from paceline.targets.decoder import Output
 from paceline.targets.dense.architecture import ACTIVATIONS, Architecture
-from paceline.targets.layers import hidden_states
+from paceline.targets.layers import run_layers
+from paceline.targets.slot import Slot
+from paceline.targets.slot_layers import SlotLayers
+from paceline.targets.state.kv import KeyValueCache
 from paceline.targets.text_head import TextHead
 
 
@@ -38,7 +44,7 @@ class Layer:
 
 
 class DenseDecoder:
-    """A `targets.cached.Decoder` for the Llama family; see `loading` for how to make one.
+    """A `targets.decoder.Decoder` for the Llama family; see `loading` for how to make one.
 
     Args:
         architecture: the shape.
@@ -75,7 +81,9 @@ class DenseDecoder:
             architecture.name,
             architecture.vocab_size,
             architecture.max_length,
-            gives=frozenset({Need.LAYERS}),
+            gives=frozenset(
+                {Need.LAYERS, Need.EMBEDDING, Need.HEAD, Hidden.all(architecture.num_layers)}
+            ),
             row_costs=row_costs or {},
             num_weights=architecture.num_weights,
         )
@@ -97,23 +105,40 @@ class DenseDecoder:
         """See `targets.layers.LayeredDecoder.num_layers`."""
         return self.architecture.num_layers
 
-    def run(self, batch: Pass) -> Tensor:
-        """See `targets.cached.Decoder.run`."""
-        x = hidden_states(self, batch)
+    def state(self, capacity: int) -> KeyValueCache:
+        """See `targets.decoder.Decoder.state`."""
+        return KeyValueCache(capacity)
+
+    def run(self, batch: Pass) -> Output:
+        """See `targets.decoder.Decoder.run`."""
+        x, entering = run_layers(self, batch)
+        final = None
+        if batch.hidden is not None and batch.hidden.final:
+            final = self._normed(x, self.norm)
+        hidden = None if batch.hidden is None else HiddenStates(entering, final)
         if not len(batch.scored):
-            return x.new_empty(0, self.architecture.vocab_size)
-        states = self._normed(x[batch.scored], self.norm)
-        logits = self._head(states)
+            return Output(x.new_empty(0, self.architecture.vocab_size), hidden)
+        states = self._normed(x[batch.scored], self.norm) if final is None else final[batch.scored]
+        logits = self.head_logits(states)
         for segment in batch.segments:
             for columns in segment.columns:
                 columns.fill(logits[segment.outputs], states[segment.outputs])
-        return logits
+        return Output(logits, hidden)
 
     def text_head(self) -> TextHead | None:
-        """See `targets.cached.Decoder.text_head`."""
+        """See `targets.decoder.Decoder.text_head`."""
         if self._whole_head is None:
             return None
         return TextHead(self._whole_head, self._in_head, self.dtype)
+
+    def view(self, info: TargetInfo, slot: Slot) -> TargetView:
+        """See `targets.decoder.Decoder.view`."""
+        return TargetView(
+            info,
+            layers=SlotLayers(self, slot),
+            embed=torch.inference_mode()(lambda tokens: self.embed(tokens)[: len(tokens)]),
+            head=torch.inference_mode()(self.head_logits),
+        )
 
     def embed(self, tokens: Tensor) -> Tensor:
         """See `targets.layers.LayeredDecoder.embed`."""
@@ -173,9 +198,10 @@ class DenseDecoder:
 
     def logits(self, x: Tensor) -> Tensor:
         """See `targets.layers.LayeredDecoder.logits`."""
-        return self._head(self._normed(x, self.norm))
+        return self.head_logits(self._normed(x, self.norm))
 
-    def _head(self, states: Tensor) -> Tensor:
+    def head_logits(self, states: Tensor) -> Tensor:
+        """The logits `[n, V]` of states after the last norm."""
         logits = self.head(pad_rows(states, self.head.least_rows))[: len(states)]
         if self.head_ids is None:
             return logits

@@ -9,7 +9,7 @@ from weakref import WeakKeyDictionary
 from torch import nn
 
 from paceline.kernels.packing import row_costs
-from paceline.targets.cached import Decoder
+from paceline.targets.decoder import Decoder
 from paceline.targets.dense.decoder import DenseDecoder
 from paceline.targets.hf.decoder import HFDecoder
 from paceline.targets.hf.fingerprint import Fingerprint, fingerprint

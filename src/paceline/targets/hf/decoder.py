@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
@@ -17,18 +17,24 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedConfig
 
-from paceline.core.target import TargetInfo
+from paceline.core.hidden import Hidden
+from paceline.core.target import Need, TargetInfo
+from paceline.core.view import TargetView
 from paceline.errors import InvalidInput, PacelineError, UnsupportedModel
 from paceline.targets.attention import Pass
 from paceline.targets.cached import CachedTarget
+from paceline.targets.decoder import Output
 from paceline.targets.hf.fingerprint import Fingerprint, fingerprint
+from paceline.targets.hf.hidden import Head, Taps, causal_of, layers_of, offer
 from paceline.targets.hf.interface import RUN, TRACE, Running, Tracing, attending, set_attention
 from paceline.targets.hf.probe import LEAK, TOLERANCE, distance, probe_target, probe_tokens
 from paceline.targets.hf.shadow import shadow_of
+from paceline.targets.slot import Slot
+from paceline.targets.state.kv import KeyValueCache
 
 
 class HFDecoder:
-    """A `targets.cached.Decoder` over a causal language model of transformers.
+    """A `targets.decoder.Decoder` over a causal language model of transformers.
 
     The model is left as it is: configuration, modules, weights, mode and gradients. Its weights
     are shared, so they need no second place in memory and changes of them are seen; changes of
@@ -90,10 +96,13 @@ class HFDecoder:
             self._layout = known.layout or self._trace([[one[0], one[1]], [one[2], one[1]]])
         set_attention(self._model, RUN)
         limits = [n for n in (_context(config), self._layout.limit) if n is not None]
+        self._taps = None if self._layout.layers is None else Taps(self._model, self._layout.layers)
+        self._head = Head(self._model) if Need.HEAD in self._layout.gives else None
         self.info = TargetInfo(
             self._name,
             self._layout.vocab_size,
             min(limits, default=None),
+            gives=self._layout.gives,
             num_weights=_layer_weights(self._model),
         )
         if truth is not None:
@@ -104,7 +113,7 @@ class HFDecoder:
 
     @property
     def num_bytes(self) -> int:
-        """See `targets.cached.Decoder.num_bytes`."""
+        """See `targets.decoder.Decoder.num_bytes`."""
         return sum(weight.nbytes for weight in self._model.parameters())
 
     @property
@@ -113,21 +122,43 @@ class HFDecoder:
         found: torch.dtype = self._model.get_input_embeddings().weight.dtype
         return found
 
-    def run(self, batch: Pass) -> Tensor:
-        """See `targets.cached.Decoder.run`."""
+    def state(self, capacity: int) -> KeyValueCache:
+        """See `targets.decoder.Decoder.state`."""
+        return KeyValueCache(capacity)
+
+    def run(self, batch: Pass) -> Output:
+        """See `targets.decoder.Decoder.run`."""
         layout, running = self._layout, Running(batch, self._layout.windows)
         keep = {"logits_to_keep": batch.scored} if layout.keeps_rows else {}
-        logits = self._forward(running, batch.tokens, batch.positions, **keep)
+        hidden = None
+        if batch.hidden is None or self._taps is None:
+            logits = self._forward(running, batch.tokens, batch.positions, **keep)
+        else:
+            with self._taps.taking(batch.hidden) as taken:
+                logits = self._forward(running, batch.tokens, batch.positions, **keep)
+            hidden = taken.states(self.device)
         if running.calls != len(layout.windows):
             raise UnsupportedModel(
                 f"{self._name} attended {running.calls} times in a pass and "
                 f"{len(layout.windows)} times before; Paceline takes models whose every pass goes "
                 "through the same layers"
             )
-        return logits if layout.keeps_rows else logits[batch.scored]
+        return Output(logits if layout.keeps_rows else logits[batch.scored], hidden)
 
     def text_head(self) -> None:
-        """See `targets.cached.Decoder.text_head`: the head is whole."""
+        """See `targets.decoder.Decoder.text_head`: the head is whole."""
+
+    def view(self, info: TargetInfo, slot: Slot) -> TargetView:
+        """See `targets.decoder.Decoder.view`."""
+        if self._head is None:
+            return TargetView(info)
+        return TargetView(info, embed=self._embed, head=self._head)
+
+    @torch.inference_mode()
+    def _embed(self, tokens: Tensor) -> Tensor:
+        """See `view.TargetView.embed`."""
+        embedded: Tensor = self._model.get_input_embeddings()(tokens)
+        return embedded
 
     def _plain(self, tokens: list[list[int]]) -> Tensor:
         """The logits of the model with its own attention, which the shadow still has."""
@@ -144,12 +175,17 @@ class HFDecoder:
         rows = torch.arange(2, device=self.device)
         keep = {"logits_to_keep": rows[1:]} if self._accepts("logits_to_keep") else {}
         found = []
+        layers: str | None = None
+        taps, taken = None, None
         for pair in tokens:
             tracing, cause = Tracing(self._name), None
             try:
-                logits = self._forward(
-                    tracing, torch.tensor(pair, device=self.device), rows, **keep
-                )
+                with ExitStack() as stack:
+                    if taps is not None:
+                        taken = stack.enter_context(taps.taking(Hidden.all(taps.num_layers)))
+                    logits = self._forward(
+                        tracing, torch.tensor(pair, device=self.device), rows, **keep
+                    )
             except (AttributeError, TypeError) as error:
                 # Attention code of the model's own tries to compute with what stands for a mask.
                 if tracing.windows:
@@ -162,6 +198,8 @@ class HFDecoder:
                     "own), so Paceline cannot keep its keys and values"
                 ) from cause
             found.append(logits[-1])
+            if taps is None and (layers := layers_of(self._model, tracing.attended)):
+                taps = Taps(self._model, layers)
         if not distance(*found) <= LEAK[logits.dtype]:
             raise UnsupportedModel(
                 f"{self._name} cannot be decoded exactly: tokens reach later ones by other ways "
@@ -169,7 +207,17 @@ class HFDecoder:
                 "rolled back"
             )
         keeps_rows = len(logits) < len(rows)
-        return _Layout(tuple(tracing.windows), tracing.limit, logits.shape[-1], keeps_rows)
+        if taps is not None:
+            taps.remove()
+        gives = frozenset() if taken is None else offer(self._model, taken, logits)
+        return _Layout(
+            tuple(tracing.windows),
+            tracing.limit,
+            logits.shape[-1],
+            keeps_rows,
+            layers if gives else None,
+            gives,
+        )
 
     def _forward(
         self, state: Tracing | Running, tokens: Tensor, positions: Tensor, **options: Any
@@ -208,13 +256,16 @@ class _Layout(NamedTuple):
     """What tracing learns of a model.
 
     `windows` holds one window an attention call, in their order; `limit` is the length up to
-    which chunks make no difference; `keeps_rows` says that logits of chosen rows can be had.
+    which chunks make no difference; `keeps_rows` says that logits of chosen rows can be had;
+    `layers` is the name of the list of decoder layers, and `gives` is what they give to drafters.
     """
 
     windows: tuple[int | None, ...]
     limit: int | None
     vocab_size: int
     keeps_rows: bool
+    layers: str | None
+    gives: frozenset[Need | Hidden]
 
 
 class _Known(NamedTuple):
@@ -233,7 +284,7 @@ it has to show the hooks and adapters of the moment."""
 
 def _layer_weights(model: Any) -> int:
     """The weights of all but the embedding and the head, which a prompt's tokens skip."""
-    outside = [model.get_input_embeddings(), model.get_output_embeddings()]
+    outside = [model.get_input_embeddings(), causal_of(model).get_output_embeddings()]
     skipped = {id(weight) for part in outside if part is not None for weight in part.parameters()}
     return sum(weight.numel() for weight in model.parameters() if id(weight) not in skipped)
 

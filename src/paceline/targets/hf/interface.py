@@ -98,11 +98,13 @@ class Tracing:
         name: the model's, for messages.
         windows: the window of each attention call so far.
         limit: the length up to which chunks of positions make no difference.
+        attended: the modules that attended so far.
     """
 
     name: str
     windows: list[int | None] = field(default_factory=list)
     limit: int | None = None
+    attended: list[nn.Module] = field(default_factory=list)
 
     def attend(self, call: Call) -> Tensor:
         """Zeros, `[1, N, heads, head_dim]`.
@@ -125,6 +127,7 @@ class Tracing:
         if not pattern.known:
             self._refuse("masks attention in a way that Paceline does not know")
         self.windows.append(pattern.window)
+        self.attended.append(call.module)
         self.limit = min((n for n in (self.limit, pattern.limit) if n is not None), default=None)
         _, heads, rows, _ = call.query.shape
         return call.query.new_zeros(1, rows, heads, call.value.shape[-1])

@@ -1,4 +1,4 @@
-"""A key-value cache of one sequence: written in place, cut by length, never copied."""
+"""Keys and values of one sequence: written in place, cut by length, never copied."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from paceline.errors import UnsupportedModel
 from paceline.kernels.attention import KEYS
+from paceline.targets.state.protocol import State
 
 SLACK = 64
 """Rows beyond the capacity, for drafted and padding rows that are scored but never kept."""
@@ -18,6 +20,8 @@ BLOCK = KEYS
 
 class KeyValueCache:
     """Keys and values of every layer, `[heads, capacity + SLACK or more, head_dim]` each.
+
+    A `protocol.State` that can be cut anywhere, so that `keep` and `cut` never fall short.
 
     A layer is allocated when it is first written, for the whole capacity, so that no tensor ever
     moves; on a CPU the pages are only taken when they are written to. Only `reserve`, for a draft
@@ -34,6 +38,15 @@ class KeyValueCache:
         self.length = 0
         self._keys: dict[int, Tensor] = {}
         self._values: dict[int, Tensor] = {}
+
+    @property
+    def num_bytes(self) -> int:
+        """See `protocol.State.num_bytes`."""
+        return sum(tensor.nbytes for layer in self.layers for tensor in layer)
+
+    def begin(self, start: int, end: int) -> None:
+        """See `protocol.State.begin`."""
+        self.reserve(end)
 
     def reserve(self, rows: int) -> None:
         """Make room for this many rows; the layers grow when they are next written."""
@@ -57,25 +70,41 @@ class KeyValueCache:
         return self._keys[layer][:, :end], self._values[layer][:, :end]
 
     @torch.inference_mode()  # as in the passes: tensors made in this mode change in it alone
-    def keep(self, rows: Sequence[int]) -> None:
-        """Append the rows with these absolute indices, which lie at or behind the end, in order.
+    def keep(self, rows: Sequence[int]) -> int:
+        """See `protocol.State.keep`.
 
         A chain's rows are where they belong already; those of a tree's path are moved down.
         """
         start = self.length
         self.length += len(rows)
         if list(rows) == list(range(start, self.length)):
-            return
+            return self.length
         index = torch.tensor(rows)
         for store in (self._keys, self._values):
             for tensor in store.values():
                 tensor[:, start : self.length] = tensor[:, index.to(tensor.device)]
+        return self.length
 
-    def cut(self, length: int) -> None:
-        """Forget all rows from `length` on."""
+    def cut(self, length: int) -> int:
+        """See `protocol.State.cut`."""
         self.length = min(self.length, length)
+        return self.length
 
     @property
     def layers(self) -> list[tuple[Tensor, Tensor]]:
         """Keys and values of every layer, whole, in layer order."""
         return [(self._keys[layer], self._values[layer]) for layer in sorted(self._keys)]
+
+
+def keys_and_values(state: State) -> KeyValueCache:
+    """A state that is keys and values and nothing else.
+
+    Raises:
+        UnsupportedModel: it is of another kind.
+    """
+    if not isinstance(state, KeyValueCache):
+        raise UnsupportedModel(
+            "this needs a model whose state is its keys and values alone; the model has a state of "
+            f"another kind ({type(state).__name__})"
+        )
+    return state

@@ -19,7 +19,9 @@ from paceline.core.protocols import Drafter, Target, Verifier, Work
 from paceline.engine.loop import Request, decode
 from paceline.errors import InvalidInput
 from paceline.sampling.noise import SeededNoise
-from paceline.targets.cached import CachedTarget, Decoder
+from paceline.targets.cached import CachedTarget
+from paceline.targets.decoder import Decoder
+from paceline.targets.state.kv import keys_and_values
 from paceline.workbench.plan.costs import MethodCosts, PassCosts, PassTime
 from paceline.workbench.plan.memory import ModelMemory
 
@@ -225,8 +227,8 @@ def measure_memory(decoder: Decoder, tokens: Sequence[int]) -> ModelMemory:
     slot = target.open(len(tokens) + 1)
     try:
         prefill(target, slot, tokens)
-        rows = slot.cache.rows
-        cache = sum(tensor.nbytes for layer in slot.cache.layers for tensor in layer)
+        state = keys_and_values(slot.state)
+        rows, cache = state.rows, state.num_bytes
     finally:
         target.close(slot)
     return ModelMemory(decoder.num_bytes, cache // rows, target.info.vocab_size)

@@ -153,8 +153,9 @@ class Reader:
     def _by_rounds(self, drafter: Drafter, text: RecordedText, num_draft_tokens: int) -> Replayed:
         """Any drafter that chooses without chance: it proposes, round by round."""
         if missing := drafter.needs - {Need.TREE}:
+            words = ", ".join(sorted(map(str, missing)))
             raise InvalidInput(
-                f"drafter {drafter.name!r} needs {', '.join(sorted(missing))} of the target's "
+                f"drafter {drafter.name!r} needs {words} of the target's "
                 "passes over its own drafts, which no recorded text has; measure it with "
                 "`paceline bench`"
             )

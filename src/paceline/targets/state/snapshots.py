@@ -1,0 +1,92 @@
+"""A state that each token replaces, and that can go back to snapshots alone.
+
+Recurrent and linear-attention layers keep such a state: what a token adds cannot be taken out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+from typing import Generic, TypeVar
+
+T = TypeVar("T")
+
+
+class SnapshotState(Generic[T]):
+    """See `protocol.State`. The value after a token is a snapshot that nobody changes any more.
+
+    A pass reads the value `at` its start and writes the value after as many of its rows as it
+    likes: of a chain the last row at least, since `keep` may not fall short there. The more rows
+    are written, the fewer tokens have to be run again: with a value after every row `keep` never
+    falls short, trees included, since the value after a node is that after the path to it.
+
+    Of the committed snapshots those at distances from the end that double are kept: a sequence has
+    few of them, and a `cut` by n tokens has about n tokens run again, or those of one long pass.
+
+    Args:
+        value: before the first token; tensors, or a container of them.
+        num_bytes: the memory that a value takes.
+
+    Example:
+        >>> state = SnapshotState(0, num_bytes=lambda value: 8)
+        >>> for row in range(3):
+        ...     state.begin(row, row + 1)
+        ...     state.write(row, state.at(row) + 10)
+        ...     reached = state.keep([row])
+        >>> state.length, state.at(3), state.cut(1), state.at(1)
+        (3, 30, 1, 10)
+    """
+
+    def __init__(self, value: T, num_bytes: Callable[[T], int]) -> None:
+        self._snapshots: list[tuple[int, T]] = [(0, value)]
+        self._pending: dict[int, T] = {}
+        self._num_bytes = num_bytes
+
+    @property
+    def length(self) -> int:
+        """See `protocol.State.length`."""
+        return self._snapshots[-1][0]
+
+    @property
+    def num_bytes(self) -> int:
+        """See `protocol.State.num_bytes`."""
+        values = [*(value for _, value in self._snapshots), *self._pending.values()]
+        return sum(self._num_bytes(value) for value in values)
+
+    def begin(self, start: int, end: int) -> None:
+        """See `protocol.State.begin`."""
+        self._pending = {row: value for row, value in self._pending.items() if row < start}
+
+    def at(self, start: int) -> T:
+        """The value that a pass from `start` on begins with."""
+        length, value = self._snapshots[-1]
+        return value if start == length else self._pending[start - 1]
+
+    def write(self, row: int, value: T) -> None:
+        """The value after a row, at or after the end."""
+        self._pending[row] = value
+
+    def keep(self, rows: Sequence[int]) -> int:
+        """See `protocol.State.keep`."""
+        pending, self._pending = self._pending, {}
+        if rows and rows[-1] in pending:
+            self._snapshots.append((self.length + len(rows), pending[rows[-1]]))
+            self._thin()
+        return self.length
+
+    def cut(self, length: int) -> int:
+        """See `protocol.State.cut`."""
+        self._pending = {}
+        while self.length > length:
+            self._snapshots.pop()
+        return self.length
+
+    def _thin(self) -> None:
+        """Drop snapshots whose neighbours are near to one another, seen from the end."""
+        end, kept = self.length, self._snapshots[-1:]
+        for older, snapshot in reversed(list(pairwise(self._snapshots[:-1]))):
+            newer = kept[-1]
+            if end - older[0] > 2 * (end - newer[0]):
+                kept.append(snapshot)
+        kept.append(self._snapshots[0])
+        self._snapshots = kept[::-1]
