@@ -947,6 +947,35 @@ def test_a_draft_that_breaks_the_contract_is_refused(
         list(_decode(target(), Returning(draft), max_tokens=9))
 
 
+@pytest.mark.parametrize(
+    "law",
+    [
+        [0.1, 0.8, -0.9],
+        [0.1, 1.0, -0.1],
+        [0.1, 1.0, -9.0],
+        [float("nan"), 0.6, 0.4],
+        [0.6, 1.8, 0.6],
+        [0.1, 0.2, 0.1],
+        [float("inf"), 0.5, 0.5],
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_a_law_that_is_no_distribution_is_refused(law: list[float], temperature: float) -> None:
+    """It would bend the output, greedy output too, under a rule that says that it is exact."""
+    drafter = Returning(Draft((1,), probs=(torch.tensor(law),)))
+    small = TableTarget(torch.tensor([0.5, 0.3, 0.2]))
+    params = SamplingParams(temperature=temperature)
+    with pytest.raises(ContractViolation, match="as the law of token 1 something that is no distr"):
+        list(_decode(small, drafter, prompt=(0,), max_tokens=2, params=params))
+
+
+def test_a_distribution_may_round() -> None:
+    law = torch.full((VOCAB,), 1 / VOCAB, dtype=torch.float32) * (1 + 1e-5)
+    events = list(_decode(target(), Returning(Draft((1,), probs=(law,))), max_tokens=2))
+    assert events[-1].num_tokens == 2
+
+
 def test_a_tree_may_have_more_nodes_than_the_budget_but_no_longer_path() -> None:
     draft = Draft((0, 1, 2, 3, 4, 5), parents=(-1, -1, -1, 0, 1, 2), scheme=Scheme.CHOSEN)
     events = _decode(

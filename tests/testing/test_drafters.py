@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
@@ -388,6 +389,98 @@ class Stale(SharedSession):
 class NoRollback(Shared):
     def open(self, target: TargetView, capacity: int) -> SharedSession:
         return Stale([])
+
+
+class Honest(PlantedSession):
+    """Proposes nothing, and leaves something behind by the way."""
+
+    def __init__(self, leave: Callable[[tuple[int, ...]], None]) -> None:
+        super().__init__(lambda *_: Draft(), 0)
+        self.leave = leave
+
+    def propose(self, budget: Budget, warp: Warp, noise: Noise) -> Draft:
+        self.leave(self.text)
+        return Draft()
+
+
+@dataclass(frozen=True)
+class Leaves:
+    """A drafter whose sessions leave something behind."""
+
+    leave: Callable[[tuple[int, ...]], None]
+    name: ClassVar[str] = "leaves"
+    needs: ClassVar[frozenset[str]] = frozenset()
+    seen: ClassVar[dict[str, int]] = {}
+
+    def open(self, target: TargetView, capacity: int) -> Honest:
+        return Honest(self.leave)
+
+
+COUNT = 0
+LAST: list[int] = []
+NUMBERS = itertools.count()
+TABLES: dict[int, int] = {}
+
+
+def count_globally(text: tuple[int, ...]) -> None:
+    global COUNT
+    COUNT += 1
+
+
+def remember_the_text(text: tuple[int, ...]) -> None:
+    LAST[:] = text
+
+
+def count_with_itertools(text: tuple[int, ...]) -> None:
+    next(NUMBERS)
+
+
+def count_in_the_class(text: tuple[int, ...]) -> None:
+    Leaves.seen["rounds"] = Leaves.seen.get("rounds", 0) + 1
+
+
+def count_in_a_default(text: tuple[int, ...], counts: list[int] = []) -> None:  # noqa: B006
+    counts.append(1)
+
+
+def counting_in_a_closure() -> Callable[[tuple[int, ...]], None]:
+    count = 0
+
+    def leave(text: tuple[int, ...]) -> None:
+        nonlocal count
+        count += 1
+
+    return leave
+
+
+count_in_a_closure = counting_in_a_closure()
+
+
+def fill_a_table(text: tuple[int, ...]) -> None:
+    TABLES[3] = TABLES.get(3, 9)
+
+
+@pytest.mark.parametrize(
+    ("leave", "place"),
+    [
+        (count_globally, "COUNT"),
+        (remember_the_text, "LAST"),
+        (count_with_itertools, "NUMBERS"),
+        (count_in_the_class, "Leaves.seen"),
+        (count_in_a_default, "count_in_a_default"),
+        (count_in_a_closure, "count_in_a_closure"),
+    ],
+)
+def test_state_of_a_module_or_a_class_is_caught_though_no_draft_shows_it(
+    leave: Callable[[tuple[int, ...]], None], place: str
+) -> None:
+    with pytest.raises(ContractViolation, match=rf"'isolation': \S*{place} keeps something of ea"):
+        check_drafter(Leaves(leave))
+
+
+def test_a_table_that_is_filled_once_is_no_state_of_a_sequence() -> None:
+    TABLES.clear()
+    check_drafter(Leaves(fill_a_table))
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,9 @@ from paceline.core.protocols import Drafter, Target, Verifier, Work
 from paceline.core.target import Need, Scores, TargetInfo
 from paceline.errors import ContractViolation, InvalidInput
 
+_LAW_TOLERANCE = 1e-4
+"""How far the sum of a law may be from 1, by rounding."""
+
 _WORDS = {Need.TREE: "branches", Need.AUXILIARY: "auxiliary rows"}
 
 
@@ -52,6 +55,35 @@ def check_draft(
             f"drafter {drafter.name!r} gave a law of shape {tuple(bad_laws[0].shape)}; it must be "
             f"({vocab},), the vocabulary of the target"
         )
+    _check_laws(draft, drafter)
+
+
+def _check_laws(draft: Draft, drafter: Drafter) -> None:
+    """Each law is a probability distribution that gives its token mass.
+
+    Everybody's are looked at, since what is claimed of the output rests on them. A look costs less
+    than half of the softmax that makes a law. Siblings share one.
+    """
+    seen: set[int] = set()
+    for token, law in zip(draft.tokens, draft.probs or (), strict=False):
+        if law is None:
+            continue
+        if id(law) not in seen:
+            seen.add(id(law))
+            least, total = float(law.min()), float(law.sum())
+            # Written so that NaN fails, too.
+            if not (least >= 0 and abs(total - 1) <= _LAW_TOLERANCE):
+                raise ContractViolation(
+                    f"drafter {drafter.name!r} gave as the law of token {token} something that is "
+                    f"no distribution: its sum is {total:g} and its least entry {least:g}. Give "
+                    "the probabilities that the token was drawn from, or leave probs out for a "
+                    "token that was chosen without chance"
+                )
+        if not float(law[token]) > 0:
+            raise ContractViolation(
+                f"drafter {drafter.name!r} proposed token {token}, to which its law gives no "
+                "mass; a law has to be the one that the token was really drawn from"
+            )
 
 
 def _check_scheme(draft: Draft, drafter: Drafter) -> None:

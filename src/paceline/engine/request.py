@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from paceline import checks
 from paceline.checks import require_int
 from paceline.core.protocols import Controller, Drafter, Noise, Verifier
 from paceline.core.sampling import SamplingParams
@@ -62,12 +62,7 @@ class Request:
 
 def token_ids(prompt: Sequence[int]) -> list[int]:
     """The prompt as plain integers, from a tensor or an array too."""
-    try:
-        return [operator.index(token) for token in prompt]
-    except TypeError:
-        raise InvalidInput(
-            f"the prompt must be a sequence of token ids; it is {prompt!r:.80}"
-        ) from None
+    return list(checks.token_ids("the prompt must be a sequence of token ids", prompt))
 
 
 def length_limit(request: Request, prompt: Sequence[int], info: TargetInfo) -> int:

@@ -36,6 +36,7 @@ from paceline.testing._bench import (
     warp_behind,
 )
 from paceline.testing._laws import check_coupled, check_exact, check_greedy, check_laws
+from paceline.testing._shared_state import shared_state
 from paceline.verifiers.token import TokenVerifier
 
 
@@ -87,6 +88,7 @@ def check_drafter(
         _check_lifecycle(bench)
         _check_drafts(bench)
         _check_isolation(bench)
+        _check_shared_state(bench)
         if text_alone:
             _check_text_alone(bench)
         check_greedy(bench)
@@ -157,6 +159,30 @@ def _check_isolation(bench: Bench) -> None:
                 f"{when} another sequence it proposed {draft.tokens}, alone {alone[0]}, or other "
                 "laws",
             )
+
+
+def _check_shared_state(bench: Bench) -> None:
+    """Nothing that one sequence left in a module, a class or a function reaches the next.
+
+    Whether it would change a draft may show after a thousand rounds only, so it is looked for
+    where it is kept. A first sequence fills what is kept for every one, such as a table for the
+    vocabulary.
+    """
+    one, two = (bench.texts()[-1],), (bench.texts()[-1][::-1],)
+    states = []
+    for text in (one, two):
+        with session_behind(bench, text) as session:
+            session.propose(Budget(MAX_BUDGET), warp_behind(bench, text), SeededNoise(0))
+        states.append(shared_state(bench.drafter, session))
+    before, after = states
+    changed = [name for name in after if name not in before or after[name] != before[name]]
+    if changed:
+        fail(
+            bench.drafter,
+            DrafterRule.ISOLATION,
+            f"{changed[0]} keeps something of each sequence: it was not the same after two of them "
+            "as after one. Keep the state of a sequence in its session",
+        )
 
 
 def _check_text_alone(bench: Bench) -> None:
