@@ -67,6 +67,25 @@ def finished(index: int, num_tokens: int) -> Finished:
     return Finished(id=index, reason=FinishReason.LENGTH, num_tokens=num_tokens)
 
 
+def test_a_late_arrival_restarts_no_clock_but_its_own(clock: Clock) -> None:
+    def events() -> Iterator[Event]:
+        clock.now += 3
+        yield prefilled(0)
+        clock.now += 1
+        yield plain_round(0, 1)
+        clock.now += 7
+        yield prefilled(1)
+        clock.now += 2
+        yield plain_round(0, 2)
+        yield plain_round(1, 1)
+        yield finished(0, 2)
+        yield finished(1, 1)
+
+    first, second = jobs.finish(events(), [job(), job()], 0.0)
+    assert first.decode_seconds == 1 + 7 + 2, "it waits for that prefill amid its answer"
+    assert second.decode_seconds == 2
+
+
 def test_no_clock_of_a_batch_runs_during_its_prefills(clock: Clock) -> None:
     def events() -> Iterator[Event]:
         clock.now += 3

@@ -41,6 +41,11 @@ class Job:
     _start: float = field(default=0.0, init=False)
     _end: float = field(default=0.0, init=False)
 
+    @property
+    def has_begun(self) -> bool:
+        """Whether there is a token of the answer."""
+        return bool(self._tokens)
+
     def start_clock(self) -> None:
         """Count decoding from now on."""
         self._start = self._end = perf_counter()
@@ -98,9 +103,10 @@ def finish(events: Iterable[Event], jobs: Sequence[Job], load_seconds: float) ->
     for event in events:
         jobs[event.id].take(event)
         if isinstance(event, Prefilled):
-            # Nothing is decoded before the last prefill of a batch, so no clock runs before it.
+            # Who has not decoded yet waits for the prefills of the others, and that is no decoding.
             for job in jobs:
-                job.start_clock()
+                if not job.has_begun:
+                    job.start_clock()
     return [job.generation(load_seconds) for job in jobs]
 
 
