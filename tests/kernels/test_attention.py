@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -138,3 +139,27 @@ def test_what_it_does_not_take() -> None:
     assert not takes(query, keys.to("meta"), values.to("meta"))
     assert not takes(query, keys.transpose(1, 2).contiguous().transpose(1, 2), values)
     assert not takes(*(torch.zeros(1, 64, 416, dtype=BF16) for _ in range(3)))
+
+
+@pytest.mark.parametrize("torch_is_faster", [True, False])
+def test_the_faster_kernel_is_chosen_once(
+    torch_is_faster: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And both are run on the same numbers, torch's in its fused form."""
+    monkeypatch.undo()  # the fixture's choice
+    results: list[Tensor] = []
+
+    def compare(candidate: Callable[[], Tensor], other: Callable[[], Tensor]) -> bool:
+        with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.FLASH_ATTENTION):
+            results.extend((candidate().flatten(), other().flatten()))
+        return torch_is_faster
+
+    monkeypatch.setattr(attention, "clearly_faster", compare)
+    attention.is_chosen.cache_clear()
+    try:
+        for _ in range(2):
+            assert attention.is_chosen(64) is not torch_is_faster
+    finally:
+        attention.is_chosen.cache_clear()
+    assert len(results) == 2
+    assert torch.equal(*results)
