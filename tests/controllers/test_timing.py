@@ -114,3 +114,50 @@ def test_catching_up_is_no_part_of_a_usual_draft() -> None:
     times.observe(2, 0.04 + 0.5, 100)
     assert times(2) == pytest.approx(0.04, rel=0.1)
     assert times.catch_up == pytest.approx(0.005, rel=0.05)
+
+
+def test_drafts_become_expensive_slowly_and_cheap_at_once() -> None:
+    times = DraftTimes()
+    for _ in range(20):
+        times.observe(2, 0.2, 0)
+    for _ in range(20):
+        times.observe(2, 0.6, 0)
+    assert times(2) < 0.2 * 1.03**20
+    for _ in range(80):
+        times.observe(2, 0.6, 0)
+    assert times(2) == pytest.approx(0.6, rel=0.01)
+    for _ in range(5):
+        times.observe(2, 0.2, 0)
+    assert times(2) < 0.26
+
+
+def test_a_slow_moment_is_no_news_of_drafts() -> None:
+    """In a burst the pass of the same round is slow as well; a disturbed pass says nothing."""
+    passes = PassTimes()
+    for _ in range(8):
+        passes.observe(3, 1.0)
+    passes.observe(3, 3.0)
+    assert passes.undisturbed(0.6, 3, 3.0, 0.2) == pytest.approx(0.2, rel=0.02)
+    assert passes.undisturbed(0.2, 3, 3.0, 0.2) == pytest.approx(0.2, rel=0.02)
+    assert passes.undisturbed(0.6, 3, 1.0, 0.2) == pytest.approx(0.6, rel=0.02)
+
+
+def test_one_disturbed_pass_rules_out_no_length() -> None:
+    found = PassTimes()
+    for _ in range(9):
+        found.observe(1, 1.0)
+        found.observe(3, 1.05)
+    found.observe(5, 8.0)
+    assert found(5) < 1.7
+
+
+def test_what_was_refuted_is_forgotten() -> None:
+    found = PassTimes()
+    for rows, seconds in ((1, 1.0), (3, 3.0), (5, 3.3)) * 4:
+        found.observe(rows, seconds)
+    found.observe(3, 1.0)
+    assert found(3) > 2
+    found.forget(3, plain=1)
+    assert found(3) < 1.2
+    assert found(5) < 1.4
+    assert found(1) == pytest.approx(1.0, rel=0.02)

@@ -17,10 +17,10 @@ from paceline.sampling.threshold import Threshold, next_threshold
 
 @dataclass(frozen=True, slots=True)
 class AdaptiveThresholdController:
-    """Stop behind an unsure token; what counts as unsure follows what is accepted.
+    """Stop after an unsure token; what counts as unsure follows what is accepted.
 
     The threshold rises while less than `aim` is accepted. While more is, it falls where drafts
-    stop early, and stays where they run to their full length. The token behind which a draft stops
+    stop early, and stays where they run to their full length. The token after which a draft stops
     is kept.
 
     Args:

@@ -1,4 +1,4 @@
-"""Stop behind a token that the draft model is unsure of.
+"""Stop after a token that the draft model is unsure of.
 
 Source: `assistant_confidence_threshold` of assisted generation in `transformers`, .4 there.
 """
@@ -16,9 +16,9 @@ from paceline.core.target import Opening
 
 @dataclass(frozen=True, slots=True)
 class ConfidenceController:
-    """Draft up to `num_draft_tokens`, and stop behind a token held less probable than a threshold.
+    """Draft up to `num_draft_tokens`, and stop after a token held less probable than a threshold.
 
-    The token behind which a draft stops is kept. For drafters that say how sure they are; others
+    The token after which a draft stops is kept. For drafters that say how sure they are; others
     draft the whole length.
 
     Args:

@@ -46,7 +46,7 @@ class Evidence:
         self._neighbour = neighbour
         self._prior_weight, self._discount = prior_weight, discount
         self._tested, self._accepted = [0.0] * size, [0.0] * size
-        # Of the drafts that could go on behind a token: how many did, and of those whose token
+        # Of the drafts that could go on after a token: how many did, and of those whose token
         # was accepted, how many did.
         self._could, self._went = [0.0] * size, [0.0] * size
         self._could_right, self._went_right = [0.0] * size, [0.0] * size
@@ -97,15 +97,20 @@ class Evidence:
             found.append(mean)
         return found
 
-    def expected(self, most: int) -> list[Expected]:
-        """For each draft length up to `most`, from 0 on."""
+    def expected(self, most: int, odds: float = 1.0) -> list[Expected]:
+        """For each draft length up to `most`, from 0 on.
+
+        Args:
+            most: the longest.
+            odds: a factor on the odds of each acceptance, for what-if questions.
+        """
         found = [Expected(0.0, 0.0)]
         path = reach = 1.0
         accepted = drafted = 0.0
         on = on_right = 0.9
         for j, rate in enumerate(self.acceptance(most)):
             drafted += reach
-            path *= rate
+            path *= odds * rate / (1 - rate + odds * rate)
             accepted += path
             found.append(Expected(accepted, drafted))
             on = (self._went[j] + 2 * on) / (self._could[j] + 2)

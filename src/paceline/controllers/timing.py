@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -13,12 +14,55 @@ SLOPE = 0.03
 """What a further row adds to a pass, in passes over one row, before anything is known."""
 
 _SLOPE_WEIGHT = 4.0
+"""The least weight of the prior slope, in timings at a distance of one row."""
+_SLOPE_SPREAD = 0.03
+"""How far slopes lie from the prior one (standard deviation): against the noise of timings, it says
+how much that weighs."""
+_LEAST_SLOPE = 0.002
+"""A further row costs at least this, in passes: a line through noise must not fall."""
 _UNSEEN = 0.25
 """The weight of a number of rows that was not timed, beside 1 for each timing of others."""
-_RECENT = 9
-"""As many timings are kept for each number of rows: their median moves with the machine."""
+_MOST_AT_ONCE = 1.6
+"""Before that it is believed to take at most so many times what the others say."""
+_STEP_SPREAD = 0.15
+"""How far numbers of rows lie off the line through all of them (standard deviation of the log),
+where kernels change from one to another: against the noise of timings, it says how many are needed
+to believe it. On a noisy clock one disturbed pass so rules out no length for good."""
+_NOISE = 0.1
+"""The noise of a timing (standard deviation of the log) before it was seen."""
+_MEDIAN_VARIANCE = 1.57
+"""The variance of a median against that of a mean."""
+_MAD = 1.48
+"""From the median absolute deviation to the standard deviation of normal noise."""
+_RECENT = 15
+"""How many timings are kept for each number of rows: their median moves with the machine."""
 _KNOWN = 3
-"""From so many timings on, a number of rows says whether the machine became slower."""
+"""From this many timings on, a number of rows says whether the machine became slower."""
+_LEVEL = 7
+"""How many of the last passes tell the level of the machine, by their median."""
+
+_DRAFTS = 24
+"""How many drafts are kept: a disturbance has to last half as long before it is believed."""
+_NEWS = 7
+"""How many of the last drafts may say that drafts have become cheaper, by their median. Timings
+err to one side: a pass takes longer than it needs where it is disturbed, and never less. So good
+news is believed sooner than bad news."""
+_FEWEST_NEWS = 3
+"""The fewest drafts that may say so, while there are not many."""
+_NEWS_MARGIN = 1.25
+"""Good news is taken with this factor, so that it has to be better than noise."""
+_SETTLED = 8
+"""From this many drafts on the price of a draft rises slowly only."""
+_RISE = 1.03
+"""The most by which a settled price rises with a draft: a busy neighbour is mostly gone again
+before it is believed, and a machine that has changed is followed within some thirty rounds."""
+_UP_TO_DATE = 3
+"""A draft model that missed up to this many tokens feeds them with its first step."""
+_TELLING = 16
+"""From this many missed tokens on what they took stands out from the noise of the draft."""
+_READ_SHARE = 1 / 4
+"""A token that is read with others takes at most this share of one that is drafted alone, which
+has all of the weights read for it."""
 
 
 class PassTimes:
@@ -41,8 +85,9 @@ class PassTimes:
         self.learns = table is None
         self._seen: dict[int, deque[float]] = {}
         self._medians: dict[int, float] = {}
-        self._ratios: deque[float] = deque(maxlen=7)
+        self._ratios: deque[float] = deque(maxlen=_LEVEL)
         self._level = 1.0
+        self._errors: deque[float] = deque([_NOISE / _MAD] * 3, maxlen=_DRAFTS)
         self._shape = Curve.of_shape(shape or {1: 1.0})
         self._prior = 0.0 if shape else SLOPE
         self._fitted = replace(self._shape, slope=self._shape.slope + self._prior)
@@ -55,7 +100,7 @@ class PassTimes:
         return self._level
 
     def count(self, rows: int) -> int:
-        """How many timings of exactly so many rows are kept."""
+        """How many timings of exactly this number of rows are kept."""
         return len(self._seen.get(rows, ()))
 
     def observe(self, rows: int, seconds: float) -> None:
@@ -64,14 +109,57 @@ class PassTimes:
             return
         seen = self._seen.setdefault(rows, deque(maxlen=_RECENT))
         if len(seen) >= _KNOWN:
+            self._errors.append(abs(math.log(seconds / (self._medians[rows] * self._level))))
             self._ratios.append(seconds / self._medians[rows])
             self._level = median(self._ratios)
         seen.append(seconds / self._level)
-        self._medians[rows] = median(seen)
+        middle = median(seen)
+        if len(seen) < _KNOWN and self._medians:
+            middle = min(middle, _MOST_AT_ONCE * self._fitted(rows))
+        self._medians[rows] = middle
         self._fit()
 
+    def forget(self, rows: int, plain: int) -> None:
+        """A pass over `rows` rows took much less than was believed; so may others.
+
+        Where only one number of rows is timed for a while, a machine that changes in the meantime
+        cannot be told from the price of those rows. What was believed of all but plain passes goes.
+        """
+        seen = self._seen.get(rows)
+        self._seen = {n: times for n, times in self._seen.items() if n == plain}
+        self._medians = {n: self._medians[n] for n in self._seen}
+        if seen and rows != plain:
+            self._seen[rows] = deque([seen[-1]], maxlen=_RECENT)
+            self._medians[rows] = seen[-1]
+        self._fit()
+
+    def undisturbed(self, seconds: float, rows: int, pass_seconds: float, expected: float) -> float:
+        """What something would have taken at the level to which the timings kept are relative.
+
+        A slow moment of the machine made the pass of the same round longer as well; a disturbed
+        pass says nothing of what came before it. Of the two, the round and the level of the last
+        ones, that counts by which the timing is less of a surprise.
+
+        Args:
+            seconds: what it took.
+            rows: of the pass of the same round.
+            pass_seconds: what that took.
+            expected: what was expected; 0 where nothing was.
+        """
+        if not self.learns or pass_seconds <= 0 or seconds <= 0:
+            return seconds
+        by_round, by_level = seconds * self._fitted(rows) / pass_seconds, seconds / self._level
+        if expected <= 0:
+            return math.sqrt(by_round * by_level)
+        return min(by_round, by_level, key=lambda found: abs(math.log(found / expected)))
+
+    @property
+    def row(self) -> float:
+        """The time of a further row of a long pass, in passes over one row, known beforehand."""
+        return max(self._shape.slope, _LEAST_SLOPE) if self._prior == 0 else SLOPE
+
     def __call__(self, rows: float) -> float:
-        """Seconds of a pass over so many rows, between whole numbers as well."""
+        """Seconds of a pass over a number of rows, between whole numbers as well."""
         fitted = self._fitted
         found, missing = fitted(rows), fitted.places[0] - rows
         if missing > 0:
@@ -79,21 +167,23 @@ class PassTimes:
         return found * self._level
 
     def _fit(self) -> None:
-        shape = self._shape
+        shape, noise = self._shape, _MAD * median(self._errors)
         start, slope = line(
             [
                 (rows - 1.0, middle / shape(rows), float(len(self._seen[rows])))
                 for rows, middle in sorted(self._medians.items())
             ],
             self._prior,
+            max((noise / _SLOPE_SPREAD) ** 2, _SLOPE_WEIGHT),
         )
         known = shape.places if self._prior == 0 else []
         places = sorted({*known, *self._seen})
+        of_line = max(_MEDIAN_VARIANCE * (noise / _STEP_SPREAD) ** 2, 1.0)
         own = []
         for rows in places:
             fitted, weight = (start + slope * (rows - 1)) * shape(rows), _UNSEEN
             if seen := self.count(int(rows)):
-                fitted += (self._medians[int(rows)] - fitted) * seen / (seen + 1)
+                fitted += (self._medians[int(rows)] - fitted) * seen / (seen + of_line)
                 weight = float(seen)
             own.append((fitted, weight))
         further = start * shape.slope + slope * shape.values[-1]
@@ -102,7 +192,7 @@ class PassTimes:
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """Values by place, a line from point to point that goes on behind the last one by `slope`."""
+    """Values by place, a line from point to point that goes on after the last one by `slope`."""
 
     places: Sequence[float]
     values: Sequence[float]
@@ -129,69 +219,95 @@ class Curve:
 
 
 class DraftTimes:
-    """What a drafter's part of a round costs: a start, and so much a token.
+    """What a drafter's part of a round costs: a start, and so much a token, and what it missed.
 
     Args:
-        token, start: seconds; given, nothing is learnt from the clock.
+        token, start, catch_up: seconds of a draft token, of a draft besides, and of a token of the
+            text that the drafter has to read first; given, nothing is learnt from the clock.
     """
 
-    def __init__(self, token: float | None = None, start: float = 0.0) -> None:
+    def __init__(
+        self, token: float | None = None, start: float = 0.0, catch_up: float = 0.0
+    ) -> None:
         self.learns = token is None
         self.known = not self.learns
+        """Whether a usual draft was timed."""
         self.token, self.start = token or 0.0, start
-        self.catch_up = 0.0
-        """Seconds for each token that it missed while it was not asked."""
-        self._seen: deque[tuple[int, float]] = deque(maxlen=24)
-        self._late: deque[float] = deque(maxlen=5)
+        self.catch_up: float | None = None if self.learns else catch_up
+        """Seconds for each token that it has to read first; None before that was timed."""
+        self._seen: deque[tuple[int, float]] = deque(maxlen=_DRAFTS)
+        self._late: deque[tuple[int, int, float]] = deque(maxlen=5)
 
     def __call__(self, tokens: float) -> float:
-        """Seconds for so many draft tokens."""
+        """Seconds for a number of draft tokens."""
         return self.start + self.token * tokens
 
-    def observe(self, tokens: int, seconds: float, idle: int) -> None:
-        """Take in one round; `idle` tokens were committed since the last one without this drafter.
+    def observe(self, tokens: int, seconds: float, missed: int) -> None:
+        """Take in one round.
 
-        Where it had to catch up, what it took beyond a usual round says what that costs.
+        Args:
+            tokens: that were drafted.
+            seconds: what the drafter took, reading included.
+            missed: the tokens of the text that it read first.
         """
         if not self.learns:
             return
-        if idle > 3:
-            rest = seconds - self(tokens) if self.known else seconds / (1 + tokens / 3)
-            self._late.append(max(rest, 0.0) / idle)
-            self.catch_up = median(self._late)
-            if not self.known:
-                self.token = max(seconds - rest, 0.0) / max(tokens, 1)
-            return
-        self.known = True
-        self._seen.append((tokens, seconds))
-        # The median of each length, so that disturbed rounds do not count; the start is held near
-        # zero unless rounds of different lengths say otherwise.
-        lengths: dict[int, list[float]] = {}
-        for length, took in self._seen:
-            lengths.setdefault(length, []).append(took)
-        n, x, xx, y, xy = 2.0, 0.0, 0.0, 0.0, 0.0
-        for length, times in lengths.items():
-            weight, typical = len(times), median(times)
-            n += weight
-            x += weight * length
-            xx += weight * length * length
-            y += weight * typical
-            xy += weight * length * typical
-        if xx == 0:
-            self.start, self.token = y / (n - 2), 0.0
-            return
-        self.token = max((n * xy - x * y) / (n * xx - x * x), 0.0)
-        self.start = max((y - self.token * x) / n, 0.0)
-        if self.start == 0.0:
-            self.token = xy / xx
+        if missed >= _TELLING:
+            self._late.append((tokens, missed, seconds))
+        # With reading it took less than a draft alone was thought to take: that is news.
+        is_news = self.known and seconds < self(tokens)
+        if is_news or missed <= _UP_TO_DATE or (not self.known and missed < _TELLING):
+            self.known = True
+            self._seen.append((tokens, seconds))
+            self._fit()
+        if self.known and self._late:
+            found = median(took - self(drafted) for drafted, _, took in self._late)
+            read = median(missed for _, missed, _ in self._late)
+            self.catch_up = min(max(found, 0.0) / read, _READ_SHARE * self(1))
+
+    def _fit(self) -> None:
+        """By the median of each length, so that disturbed rounds do not count."""
+        before = self(self._seen[-1][0])
+        self.start, self.token = _start_and_token(self._seen)
+        now = self(self._seen[-1][0])
+        if len(self._seen) > _SETTLED and 0 < _RISE * before < now:
+            self.start, self.token = (_RISE * before / now * x for x in (self.start, self.token))
+        recent = list(self._seen)[-min(_NEWS, max(_FEWEST_NEWS, len(self._seen) // 2)) :]
+        if len(recent) >= _FEWEST_NEWS:
+            news = [took / max(self(length), 1e-12) for length, took in recent]
+            better = min(_NEWS_MARGIN * median(news), 1.0)
+            self.start, self.token = better * self.start, better * self.token
 
 
-def line(points: Iterable[tuple[float, float, float]], prior: float) -> tuple[float, float]:
+def _start_and_token(seen: Iterable[tuple[int, float]]) -> tuple[float, float]:
+    """The start is held near zero unless drafts of different lengths say otherwise."""
+    lengths: dict[int, list[float]] = {}
+    for length, took in seen:
+        lengths.setdefault(length, []).append(took)
+    n, x, xx, y, xy = 2.0, 0.0, 0.0, 0.0, 0.0
+    for length, times in lengths.items():
+        weight, typical = len(times), median(times)
+        n += weight
+        x += weight * length
+        xx += weight * length * length
+        y += weight * typical
+        xy += weight * length * typical
+    if xx == 0:
+        return y / (n - 2), 0.0
+    token = max((n * xy - x * y) / (n * xx - x * x), 0.0)
+    start = max((y - token * x) / n, 0.0)
+    return (start, token) if start else (0.0, xy / xx)
+
+
+def line(
+    points: Iterable[tuple[float, float, float]], prior: float, prior_weight: float
+) -> tuple[float, float]:
     """Start a and slope b of y = a + b x through points (x, y, weight), with a prior b = prior a.
 
-    Least squares of the weighted residuals and of 4 (b - prior a)^2; b is at least .002 a.
+    Least squares of the weighted residuals and of prior_weight (b - prior a)^2; b is at least
+    .002 a.
 
-    >>> start, slope = line([(0.0, 1.0, 9.0), (5.0, 1.5, 9.0)], 0.03)
+    >>> start, slope = line([(0.0, 1.0, 9.0), (5.0, 1.5, 9.0)], 0.03, 4.0)
     >>> round(start, 3), round(slope, 3)
     (1.007, 0.097)
     """
@@ -202,11 +318,11 @@ def line(points: Iterable[tuple[float, float, float]], prior: float) -> tuple[fl
         xx += weight * place * place
         y += weight * value
         xy += weight * place * value
-    aa, ab, bb = w + prior**2 * _SLOPE_WEIGHT, x - prior * _SLOPE_WEIGHT, xx + _SLOPE_WEIGHT
+    aa, ab, bb = w + prior**2 * prior_weight, x - prior * prior_weight, xx + prior_weight
     det = aa * bb - ab * ab
     a, b = (bb * y - ab * xy) / det, (aa * xy - ab * y) / det
-    if b < 0.002 * a or a <= 0:
-        a, b = y / w, 0.002 * y / w
+    if b < _LEAST_SLOPE * a or a <= 0:
+        a, b = y / w, _LEAST_SLOPE * y / w
     return a, b
 
 

@@ -136,6 +136,22 @@ def check_processors(
         )
 
 
+def draft_weights(drafter: Any) -> int | dict[str, int]:
+    """The weights that a token of the prompt goes through before a drafter can draft.
+
+    By name, where it combines several. 0 where it drafts without a model, or where the model does
+    not say.
+    """
+    traits = traits_of(drafter)
+    if traits.combines:
+        parts = {part.name: draft_weights(part) for part in drafter.drafters}
+        return {name: found for name, found in parts.items() if isinstance(found, int)}
+    if not traits.needs_draft_model:
+        return 0
+    found: int = drafter.model.info.num_weights
+    return found
+
+
 def make_controller(
     controller: str | Controller | None = None,
     num_draft_tokens: int | Literal["auto"] | None = None,
@@ -197,6 +213,8 @@ def make_controller(
     costs = {} if target is None else target.row_costs
     if costs and "row_costs" in plugin.settings:
         chosen.setdefault("row_costs", costs)
+    if drafter is not None and "draft_weights" in plugin.settings:
+        chosen.setdefault("draft_weights", draft_weights(drafter))
     made: Controller = plugin.make(chosen)
     return made
 

@@ -14,9 +14,14 @@ from dataclasses import dataclass, field
 
 from paceline.core.drafts import Budget, Draft, Outcome
 from paceline.core.protocols import Controller
+from paceline.core.target import Opening
 
 Rate = Callable[[int], float]
 """From the number of a token in the text to its mean acceptance."""
+
+Disturbance = Callable[[int, random.Random], tuple[float, float]]
+"""From the number of a round, and chance, to the factors by which the clock has the pass and the
+draft of that round take longer than they do undisturbed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +33,8 @@ class Costs:
         steps: rows beyond which T(n) grows by `step_cost` at once, as where kernels change.
         step_cost: see `steps`.
         token, start: of a draft: so much a token, and so much besides.
-        catch_up: for each token that a drafter missed while it was not asked.
+        catch_up: for each token that a drafter missed while it was not asked, the prompt's too.
+        prefill: for each token of the prompt, of the target.
         noise: sigma of the log-normal noise of each timing.
         spikes: the share of passes that take three times as long.
     """
@@ -39,8 +45,19 @@ class Costs:
     token: float = 0.2
     start: float = 0.0
     catch_up: float = 0.0
+    prefill: float = 0.0
     noise: float = 0.0
     spikes: float = 0.0
+
+    def errs(self, number: int, chance: random.Random) -> tuple[float, float]:
+        """How the clock errs in a round; see `Disturbance`."""
+
+        def factor() -> float:
+            slow = 3 if chance.random() < self.spikes else 1
+            return slow * math.exp(self.noise * chance.gauss(0, 1))
+
+        of_draft = factor()
+        return factor(), of_draft
 
     def target(self, rows: int) -> float:
         """T(n)."""
@@ -56,12 +73,15 @@ class Script:
         confidence: of each token; None for a drafter that does not say.
         has: where the drafter has anything to propose.
         gates: whether it looks at its first confidence before it proposes.
+        right_of_short: as `right`, where it does not see the whole text
+            (`Budget.max_catch_up`); None where that makes no difference.
     """
 
     right: Sequence[bool]
     confidence: Sequence[float] | None = None
     has: Sequence[bool] | None = None
     gates: bool = False
+    right_of_short: Sequence[bool] | None = None
 
     @classmethod
     def soft(
@@ -138,6 +158,8 @@ def simulate(
     num_tokens: int,
     seed: int = 0,
     num_sequences: int = 1,
+    opening: Opening | None = None,
+    disturbed: Disturbance | None = None,
 ) -> Run:
     """Let a controller decode `num_tokens` tokens of a text.
 
@@ -148,6 +170,10 @@ def simulate(
         num_tokens: the length of the answer.
         seed: of the noise of timings.
         num_sequences: a batch of sequences that all do the same.
+        opening: what the controller is told beforehand; None tells nothing. The time of its
+            prompt, of the target's part and of what a draft model reads, counts.
+        disturbed: how the clock errs, in place of the noise of `costs`. The time that counts is
+            the undisturbed one, so that runs can be compared.
 
     Raises:
         KeyError: the controller asks for a drafter that is not there.
@@ -155,48 +181,73 @@ def simulate(
     parts = {"": scripts} if isinstance(scripts, Script) else dict(scripts)
     prices = dict(costs) if isinstance(costs, Mapping) else dict.fromkeys(parts, costs)
     target, chance = next(iter(prices.values())), random.Random(f"noise {seed}")
-    session, run, idle = controller.open(), Run(), dict.fromkeys(parts, 0)
-
-    def noisy(seconds: float) -> float:
-        factor = math.exp(target.noise * chance.gauss(0, 1))
-        return seconds * factor * (3 if chance.random() < target.spikes else 1)
+    known = opening or Opening()
+    session, run = controller.open(known), Run()
+    read = {name: _Read(known.num_prompt_tokens) for name in parts}
+    run.seconds += num_sequences * target.prefill * known.num_prompt_tokens
+    errs = disturbed or target.errs
 
     while run.tokens < num_tokens:
         asked = session.budget().within(num_tokens - run.tokens - 1)
-        name, draft = _draft(asked, parts, run.tokens)
-        n, right = len(draft), parts[name].right if name is not None else ()
-        accepted = next((j for j in range(n) if not right[run.tokens + j]), n)
+        name, draft, rights = _draft(asked, parts, run.tokens, read)
+        n = len(draft)
+        accepted = next((j for j in range(n) if not rights[run.tokens + j]), n)
         rows = num_sequences * (1 + n)
         target_seconds, draft_seconds = target.target(rows), 0.0
         if name is not None:
             price = prices[name]
-            draft_seconds = price.start + price.token * n + price.catch_up * idle[name]
+            draft_seconds = price.start + price.token * n + price.catch_up * read[name].last
         committed = accepted + 1
         run.seconds += target_seconds + num_sequences * draft_seconds
+        of_pass, of_draft = errs(len(run.lengths), chance)
         session.observe(
             Outcome(
                 asked,
                 draft,
                 accepted,
                 min(accepted + 1, n),
-                noisy(draft_seconds),
-                noisy(target_seconds),
+                draft_seconds * of_draft,
+                target_seconds * of_pass,
                 0.0,
                 num_sequences,
                 rows,
                 run.tokens,
             )
         )
-        for other in idle:
-            idle[other] = 0 if other == name else idle[other] + committed
+        for one in read.values():
+            one.add(committed)
         run.tokens += committed
         run.lengths.append(n)
         run.drafters.append(name or "")
     return run
 
 
-def _draft(budget: Budget, parts: Mapping[str, Script], at: int) -> tuple[str | None, Draft]:
-    """The draft behind token `at`, and who made it."""
+class _Read:
+    """What a draft model has read of the text; see `Budget.max_catch_up`."""
+
+    def __init__(self, num_tokens: int) -> None:
+        self.num_tokens = self.missing = num_tokens
+        self.is_short = False
+        self.last = 0
+        """The tokens that it read for its last draft."""
+
+    def add(self, num_tokens: int) -> None:
+        self.num_tokens += num_tokens
+        self.missing += num_tokens
+
+    def catch_up(self, limit: int | None) -> None:
+        if limit is None:
+            self.last = self.num_tokens if self.is_short else self.missing
+        else:
+            self.last = min(self.missing, limit)
+        self.is_short = limit is not None and (self.is_short or self.missing > limit)
+        self.missing = 0
+
+
+def _draft(
+    budget: Budget, parts: Mapping[str, Script], at: int, read: Mapping[str, _Read]
+) -> tuple[str | None, Draft, Sequence[bool]]:
+    """The draft that follows token `at`, who made it, and which tokens are right for it."""
     own: Budget | None = budget
     while own is not None:
         for name in parts if own.drafter is None else (own.drafter,):
@@ -215,8 +266,10 @@ def _draft(budget: Budget, parts: Mapping[str, Script], at: int) -> tuple[str | 
                 if belief < own.min_confidence or path < own.min_path_confidence:
                     break
             if count:
+                read[name].catch_up(own.max_catch_up)
+                short = script.right_of_short if read[name].is_short else None
                 said = None if script.confidence is None else tuple(confidence)
                 draft = Draft((0,) * count, confidence=said, drafter=name or None)
-                return name, draft
+                return name, draft, script.right if short is None else short
         own = own.fallback
-    return None, Draft()
+    return None, Draft(), ()
