@@ -90,8 +90,8 @@ def replay(
     html: bench.Html = None,
 ) -> None:
     """Find the acceptance of drafters on recorded text, and the speed that it would give."""
-    if html is not None:
-        bench.require_extra(plots=True)
+    if timed or html is not None:
+        bench.require_extra(plots=html is not None)
     outputs = Outputs({"--html": html, "--markdown": markdown})
     default = default_draft(draft_model, draft_storage, draft_head_tokens)
     methods = parse_methods(method or (), default, with_plain=False)

@@ -144,11 +144,13 @@ def test_speed_is_the_cost_model() -> None:
     counts = AcceptanceCounts(
         rounds=625, drafted=(625,) * 4, tested=(625, 500, 400, 320), accepted=(500, 400, 320, 256)
     )
-    found = predicted_speedup(counts, PassTimes({1: 2.0, 5: 2.0}), {4: 4 * 0.1})
+    flat = PassTimes({1: [2.0], 5: [2.0]}, {})
+    found = predicted_speedup(counts, flat, lambda _, length: length * 0.1)
     assert found == pytest.approx(2.8013, abs=1e-4)  # alpha .8, c .05, k 4
-    assert predicted_speedup(AcceptanceCounts(), PassTimes({1: 1.0}), {}) is None
+    free = PassTimes({1: [1.0]}, {})
+    assert predicted_speedup(AcceptanceCounts(), free, lambda *_: 0.0) is None
     plain = AcceptanceCounts.from_rounds([(0, 0)] * 3)
-    assert predicted_speedup(plain, PassTimes({1: 1.0}), {}) == 1.0
+    assert predicted_speedup(plain, free, lambda *_: 0.0) == 1.0
 
 
 def test_impossible_counts_stay_impossible() -> None:

@@ -1,11 +1,20 @@
-"""What a target pass and a draft step take, measured in a moment, for the speed of a replay."""
+"""What target passes and draft steps take, and the speed that a replay's acceptance would give.
+
+In each repeat every shape of pass has its turn, so that a slow moment of the machine falls on all
+of them: what counts is the ratio of one to another. Medians are taken, and passes of more rows are
+made to take no less time than passes of fewer (isotonic regression), so that no speed-up can exceed
+the tokens that a round gives.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import cached_property
 from statistics import median
 from time import perf_counter
+from typing import Any
 
 from paceline.core.drafts import Draft
 from paceline.core.passes import prefill
@@ -15,64 +24,146 @@ from paceline.economics.acceptance import AcceptanceProfile
 from paceline.economics.curve import interpolated
 from paceline.economics.stats import AcceptanceCounts
 
-REPEATS = 5
+FEWEST_REPEATS, MOST_REPEATS = 9, 31
+"""How often each shape of pass is timed; as often as fits into `SECONDS`."""
+
+SECONDS = 10.0
+
+DRAWS = 400
+"""Resamples for an interval."""
+
+CONFIDENCE = 0.95
 
 
 @dataclass(frozen=True)
 class PassTimes:
-    """Median seconds of a target pass, by its number of rows; between them on a straight line."""
+    """Timed passes of the target, and steps of draft models, in the same repeats.
 
-    seconds: dict[int, float] = field(default_factory=dict)
+    Args:
+        seconds: by rows of a target pass, one time a repeat.
+        steps: by the place of a method, the time of a pass of its draft model over one row, one a
+            repeat; methods without a draft model have none.
+    """
+
+    seconds: Mapping[int, Sequence[float]]
+    steps: Mapping[int, Sequence[float]]
+
+    @property
+    def num_repeats(self) -> int:
+        """How often everything was timed."""
+        return len(next(iter(self.seconds.values())))
+
+    @cached_property
+    def medians(self) -> dict[int, float]:
+        """Seconds by rows, made not to fall."""
+        rows = sorted(self.seconds)
+        return dict(zip(rows, _rising([median(self.seconds[n]) for n in rows]), strict=True))
 
     def of(self, rows: int) -> float:
-        """The time of a pass over so many rows.
+        """The time of a pass over this many rows; between timed ones on a straight line.
 
-        >>> PassTimes({1: 1.0, 5: 2.0}).of(3)
+        >>> PassTimes({1: [1.0], 5: [2.0]}, {}).of(3)
         1.5
         """
-        known = sorted(self.seconds)
-        return interpolated(known, [self.seconds[n] for n in known], rows)
+        known = sorted(self.medians)
+        return interpolated(known, [self.medians[n] for n in known], rows)
+
+    def step(self, method: int) -> float:
+        """The time of a step of a method's draft model."""
+        return median(self.steps[method])
+
+    def resampled(self, repeats: Sequence[int]) -> PassTimes:
+        """The same from these repeats, as a bootstrap draws them."""
+
+        def drawn(times: Sequence[float]) -> list[float]:
+            return [times[place] for place in repeats]
+
+        return PassTimes(
+            {rows: drawn(times) for rows, times in self.seconds.items()},
+            {place: drawn(times) for place, times in self.steps.items()},
+        )
 
 
-def pass_times(target: Target, tokens: Sequence[int], longest_draft: int) -> PassTimes:
-    """Time passes of one row and of a few more, in turns, behind a text.
+@dataclass(frozen=True, slots=True)
+class Predicted:
+    """A predicted speed-up.
+
+    Args:
+        value: over plain decoding.
+        low, high: its interval, from other texts of the kind and other timings.
+    """
+
+    value: float
+    low: float
+    high: float
+
+
+def time_passes(
+    target: Target,
+    drafts: Mapping[int, Target],
+    tokens: Sequence[int],
+    longest_draft: int,
+    clock: Callable[[], float] = perf_counter,
+) -> PassTimes:
+    """Time target passes of one row and of a few more, and draft steps, in turns, after a text.
 
     Args:
         target: the model.
+        drafts: the draft model of each method that has one, by the place of the method.
         tokens: the text, at least one token.
         longest_draft: the longest draft of interest.
+        clock: seconds.
     """
     most = target.info.max_draft_tokens
     longest = longest_draft if most is None else min(longest_draft, most)
-    limit = target.info.max_length
-    context = list(tokens) if limit is None else list(tokens)[: max(1, limit - longest - 1)]
     lengths = sorted({0, *(longest * share // 3 for share in (1, 2, 3))})
-    times: dict[int, list[float]] = {length: [] for length in lengths}
-    slot = target.open(len(context) + longest + 1)
-    try:
-        if len(context) > 1:
-            prefill(target, slot, context[:-1])
-        for repeat in range(REPEATS + 1):
-            for length in lengths:
-                work = [Work(slot, [context[-1]], Draft((context[0],) * length))]
-                start = perf_counter()
-                target.score(work)
+    shapes: list[tuple[Any, Target, int]] = [(("target", n + 1), target, n) for n in lengths]
+    models = {id(draft): draft for draft in drafts.values()}
+    shapes += [(("draft", key), model, 0) for key, model in models.items()]
+    times: dict[Any, list[float]] = {key: [] for key, _, _ in shapes}
+    with ExitStack() as opened:
+        roots = {
+            key: _root(model, tokens, longest, opened)
+            for key, model in {id(target): target, **models}.items()
+        }
+        start = clock()
+        for repeat in range(MOST_REPEATS + 1):
+            turn = repeat % len(shapes)
+            for key, model, length in shapes[turn:] + shapes[:turn]:
+                slot, root = roots[id(model)]
+                work = [Work(slot, [root], Draft((root,) * length))]
+                begin = clock()
+                model.score(work)
                 if repeat:  # the first pass of a shape is slower
-                    times[length].append(perf_counter() - start)
-    finally:
-        target.close(slot)
-    return PassTimes({length + 1: median(values) for length, values in times.items()})
+                    times[key].append(clock() - begin)
+            if repeat >= FEWEST_REPEATS and clock() - start > SECONDS:
+                break
+    return PassTimes(
+        {n + 1: times["target", n + 1] for n in lengths},
+        {place: times["draft", id(draft)] for place, draft in drafts.items()},
+    )
+
+
+def _root(model: Target, tokens: Sequence[int], longest: int, opened: ExitStack) -> tuple[Any, int]:
+    """A slot that holds the text as far as the model takes it, and the token after that."""
+    info = model.info
+    room = None if info.max_length is None else max(1, info.max_length - longest - 1)
+    context = [token if token < info.vocab_size else 0 for token in tokens[:room]]
+    slot = model.open(len(context) + longest + 1)
+    opened.callback(model.close, slot)
+    prefill(model, slot, context[:-1])
+    return slot, context[-1]
 
 
 def predicted_speedup(
-    counts: AcceptanceCounts, passes: PassTimes, draft_s: dict[int, float]
+    counts: AcceptanceCounts, passes: PassTimes, draft_s: Callable[[PassTimes, int], float]
 ) -> float | None:
     """The speed-up over plain decoding that the cost model gives; None without a round.
 
     Args:
         counts: acceptance by position.
         passes: of the target.
-        draft_s: what a draft of each length takes.
+        draft_s: what a draft of a length takes, by these timings.
     """
     if not counts.rounds:
         return None
@@ -85,5 +176,46 @@ def predicted_speedup(
     for length, rounds in shares.items():
         if rounds:
             tokens += rounds * cost.expected_tokens(profile, length)
-            seconds += rounds * (passes.of(length + 1) + draft_s.get(length, 0.0))
+            seconds += rounds * (passes.of(length + 1) + draft_s(passes, length))
     return tokens * passes.of(1) / seconds
+
+
+def predict(
+    texts: Sequence[AcceptanceCounts],
+    passes: PassTimes,
+    draft_s: Callable[[PassTimes, int], float],
+    seed: int = 0,
+) -> Predicted | None:
+    """The predicted speed-up with its interval; None without a round.
+
+    A bootstrap over texts and over the repeats of the timings, both at once.
+
+    Args:
+        texts: acceptance by position, of each text.
+        passes, draft_s: see `predicted_speedup`.
+        seed: of the resampling.
+    """
+    import numpy as np
+
+    value = predicted_speedup(sum(texts, AcceptanceCounts()), passes, draft_s)
+    if value is None:
+        return None
+    random = np.random.default_rng(seed)
+    found = []
+    for _ in range(DRAWS):
+        drawn = random.integers(len(texts), size=len(texts))
+        counts = sum((texts[place] for place in drawn), AcceptanceCounts())
+        repeats = random.integers(passes.num_repeats, size=passes.num_repeats).tolist()
+        again = predicted_speedup(counts, passes.resampled(repeats), draft_s)
+        if again is not None:
+            found.append(again)
+    edge = (1 - CONFIDENCE) / 2
+    low, high = np.quantile(found, [edge, 1 - edge]) if found else (value, value)
+    return Predicted(value, min(float(low), value), max(float(high), value))
+
+
+def _rising(values: Sequence[float]) -> list[float]:
+    """The nearest sequence, by least squares, that does not fall."""
+    from scipy.optimize import isotonic_regression
+
+    return [float(value) for value in isotonic_regression(values).x]

@@ -22,7 +22,7 @@ DEFINITIONS = (
     (
         "replay",
         "The rounds that decoding would have made along the recorded text: the drafter is asked "
-        "behind the recorded tokens, and the target says what it would have accepted.",
+        "after the recorded tokens, and the target says what it would have accepted.",
     ),
     (
         "mean acceptance length",
@@ -35,13 +35,16 @@ DEFINITIONS = (
     ),
     (
         "alpha",
-        "The sum over the vocabulary of min(p, q), p the law of the target and q that of the draft "
-        "model, as a mean over all recorded tokens. Not known for drafters that are not a model.",
+        "The sum over the vocabulary of min(p, q), p the distribution of the target and q that of "
+        "the draft model, as a mean over all recorded tokens. Not known for drafters that are not "
+        "a model.",
     ),
     (
         "predicted speed-up",
-        "Expected tokens a round over its cost: target passes and draft steps were timed here, on "
-        "the text. Without the model loaded nothing was timed, and the mean acceptance length is "
+        "Expected tokens a round over its cost: target passes and draft steps were timed here, in "
+        "turns, on the text. The interval (95 %) is a bootstrap over texts and over the timings. "
+        "No prediction exceeds the acceptance length. Without the model loaded nothing was timed, "
+        "and the mean acceptance length is "
         "the speed-up that free drafts and free rows would give.",
     ),
 )
@@ -92,13 +95,15 @@ def terminal_sections(result: ReplayResult) -> list[Section]:
             (
                 f"`{method.name}`",
                 _number(stats.mean_acceptance_length(part.counts)),
-                _number(part.predicted),
+                _number(None if part.predicted is None else part.predicted.value),
+                _interval(part),
                 _number(part.alpha),
                 *rates,
                 *[""] * (most - len(rates)),
             )
         )
-    headers = ("method", "acceptance length", "predicted speed-up", "alpha")
+    percent = "95\N{NO-BREAK SPACE}%"
+    headers = ("method", "acceptance length", "predicted speed-up", percent, "alpha")
     blocks: list[Block] = [
         Table(
             (*headers, *(f"at {n}" for n in range(1, most + 1))),
@@ -144,6 +149,11 @@ def _curves(result: ReplayResult) -> dict[str, list[tuple[float, figures.Point]]
 
 def _rates(part: Part) -> tuple[float | None, ...]:
     return stats.conditional_acceptance_rate_per_position(part.counts) or ()
+
+
+def _interval(part: Part) -> str:
+    found = part.predicted
+    return "" if found is None else f"{found.low:.2f}-{found.high:.2f}"
 
 
 def _number(value: float | None) -> str:

@@ -12,7 +12,7 @@ from paceline.core.protocols import Drafter
 from paceline.drafters.model import ModelDrafter
 from paceline.economics import stats
 from paceline.economics.stats import AcceptanceCounts
-from paceline.workbench.replay.costs import PassTimes, pass_times, predicted_speedup
+from paceline.workbench.replay.costs import PassTimes, Predicted, predict, time_passes
 from paceline.workbench.replay.drafts import Reader, Replayed
 from paceline.workbench.replay.texts import RecordedText
 from paceline.workbench.workload.methods import Method
@@ -34,7 +34,7 @@ class Part:
     counts: AcceptanceCounts
     num_draft_tokens: int
     alpha: float | None
-    predicted: float | None
+    predicted: Predicted | None
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON values; see docs/replay.md."""
@@ -52,7 +52,10 @@ class Part:
                 None if conditional is None else list(conditional)
             ),
             "alpha": self.alpha,
-            "predicted_speedup": self.predicted,
+            "predicted_speedup": None if self.predicted is None else self.predicted.value,
+            "predicted_speedup_interval": None
+            if self.predicted is None
+            else [self.predicted.low, self.predicted.high],
         }
 
 
@@ -64,25 +67,55 @@ class ReplayResult:
         texts: the records.
         methods: in order.
         found: for each method one `Replayed` a text.
-        step_s: what a draft of each length takes, by method.
-        passes: of the target; None where it was not loaded.
+        lengths: the longest draft of each method.
+        passes: timed passes of the target and steps of draft models; None where nothing was timed.
         about: model, options and environment, for the report.
     """
 
     texts: Sequence[RecordedText]
     methods: Sequence[Method]
     found: Sequence[Sequence[Replayed]]
-    step_s: Sequence[Mapping[int, float]]
+    lengths: Sequence[int]
     passes: PassTimes | None
     about: Mapping[str, Any] = field(default_factory=dict)
+
+    @cached_property
+    def _parts(self) -> dict[tuple[int, str | None], Part]:
+        return {}
 
     @cached_property
     def categories(self) -> list[str]:
         """In order."""
         return list(dict.fromkeys(text.category for text in self.texts))
 
+    def _draft_s(self, method: int) -> Callable[[PassTimes, int], float]:
+        """What a draft of a length takes: steps of the draft model, or what proposing took."""
+        proposing = _medians(self.found[method])
+
+        def seconds(passes: PassTimes, length: int) -> float:
+            if method in passes.steps:
+                return length * passes.step(method)
+            return proposing.get(length, 0.0)
+
+        return seconds
+
+    def draft_s(self, method: int) -> dict[int, float]:
+        """What a draft of each length takes; empty where nothing was timed."""
+        if self.passes is None:
+            return {}
+        seconds = self._draft_s(method)
+        known = _medians(self.found[method])
+        lengths = range(1, self.lengths[method] + 1) if method in self.passes.steps else known
+        return {length: seconds(self.passes, length) for length in lengths}
+
     def part(self, method: int, category: str | None = None) -> Part:
         """What the texts of one category, or all, say of a method."""
+        key = method, category
+        if key not in self._parts:
+            self._parts[key] = self._part(method, category)
+        return self._parts[key]
+
+    def _part(self, method: int, category: str | None) -> Part:
         own = [
             found
             for text, found in zip(self.texts, self.found[method], strict=True)
@@ -92,7 +125,8 @@ class ReplayResult:
         alpha = [value for item in own for value in item.alpha]
         predicted = None
         if self.passes is not None:
-            predicted = predicted_speedup(counts, self.passes, dict(self.step_s[method]))
+            texts = [item.counts for item in own]
+            predicted = predict(texts, self.passes, self._draft_s(method))
         return Part(
             counts,
             sum(item.num_draft_tokens for item in own),
@@ -109,12 +143,12 @@ class ReplayResult:
             "num_tokens": sum(len(text.answer) for text in self.texts),
             "target_pass_s": None
             if self.passes is None
-            else {str(rows): seconds for rows, seconds in self.passes.seconds.items()},
+            else {str(rows): seconds for rows, seconds in self.passes.medians.items()},
             "methods": [
                 {
                     **method.to_json(),
                     "acceptance": self.part(place).counts.to_json(),
-                    "draft_s": {str(k): seconds for k, seconds in self.step_s[place].items()},
+                    "draft_s": {str(k): seconds for k, seconds in self.draft_s(place).items()},
                     "overall": self.part(place).to_json(),
                     "categories": {
                         name: self.part(place, name).to_json() for name in self.categories
@@ -158,18 +192,16 @@ def replay(
             step(f"{text.id}: {method.name}")
             found[-1].append(reader.replay(drafter, text, length))
     passes = None
-    steps: list[dict[int, float]] = [{} for _ in methods]
     if timed and reader.target is not None:
         step("timing passes")
         context = max(texts, key=lambda text: len(text.tokens)).tokens[:512]
-        passes = pass_times(reader.target, context, max(lengths))
-        for place, drafter in enumerate(drafters):
-            if isinstance(drafter, ModelDrafter):
-                one = pass_times(drafter.model, context, 0).of(1)
-                steps[place] = {n: n * one for n in range(1, lengths[place] + 1)}
-            else:
-                steps[place] = _medians(found[place])
-    return ReplayResult(texts, methods, found, steps, passes, about)
+        models = {
+            place: drafter.model
+            for place, drafter in enumerate(drafters)
+            if isinstance(drafter, ModelDrafter)
+        }
+        passes = time_passes(reader.target, models, context, max(lengths))
+    return ReplayResult(texts, methods, found, lengths, passes, about)
 
 
 def _medians(found: Sequence[Replayed]) -> dict[int, float]:
