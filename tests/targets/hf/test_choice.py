@@ -223,26 +223,40 @@ def test_an_attention_of_the_users_own_is_not_passed_over() -> None:
     assert "attention" in str(not_lean(model))
 
 
-def test_compiling_changes_nothing_of_it() -> None:
-    model = build("llama")
+@pytest.mark.parametrize("family", ["llama", "granite"])
+def test_compiling_changes_nothing_of_it(family: str) -> None:
+    model = build(family)
     before = fingerprint(model)
     model.forward = torch.compile(model.forward, backend="eager")
     assert fingerprint(model) == before
-    assert isinstance(decoder_of(model), DenseDecoder)
-    assert isinstance(decoder_of(torch.compile(build("llama"), backend="eager")), DenseDecoder)
+    assert_right(model)
+    assert_right(torch.compile(build(family), backend="eager"))
 
 
-def test_a_model_is_looked_at_once_and_never_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    model, looks = build("llama"), []
+def test_a_forward_over_the_original_modules_is_named() -> None:
+    model = build("granite")
+    old = model.forward
+    model.forward = lambda *args, **options: old(*args, **options)
+    with pytest.raises(UnsupportedModel, match="the forward of the model was replaced"):
+        decoder_of(model)
+
+
+@pytest.mark.parametrize("family", ["llama", "granite"])
+def test_a_model_is_looked_at_once_and_never_kept(
+    family: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, looks = build(family), []
     monkeypatch.setattr(
         "paceline.targets.hf.choice.not_lean", lambda m: looks.append(m) or not_lean(m)
     )
-    for _ in range(3):
-        decoder_of(model)
+    found = [decoder_of(model) for _ in range(3)]
+    if family == "granite":  # whose modules are copied, once
+        assert found[0] is found[1] is found[2]
     _in_place(model)
     decoder_of(model)
     assert len(looks) == 1
     looks.clear()
+    found.clear()
     seen = weakref.ref(model)
     del model
     gc.collect()

@@ -30,15 +30,31 @@ def decoder_of(model: nn.Module) -> Decoder:
         InvalidInput, UnsupportedModel: see `decoder.HFDecoder`.
     """
     model = getattr(model, "_orig_mod", model)  # what torch.compile wraps
-    mark, known = fingerprint(model), _KNOWN.get(model)
-    if mark is None:
+    known = _known_of(model)
+    if known is None:
         return HFDecoder(model)
-    if known is None or known.mark != mark:
-        known = _look_at(model, mark)
-        _KNOWN[model] = known
     if known.reason is None:
         return lean_decoder(model, row_costs=known.row_costs)
-    return HFDecoder(model)
+    made = _MADE.get(model)
+    if made is None or made[0] is not known or not made[1].is_current(model):
+        made = _MADE[model] = known, HFDecoder(model)
+    return made[1]
+
+
+def is_lean(model: nn.Module) -> bool:
+    """Whether `decoder_of` takes the lean decoder."""
+    known = _known_of(getattr(model, "_orig_mod", model))
+    return known is not None and known.reason is None
+
+
+def _known_of(model: nn.Module) -> _Known | None:
+    """What is known of a model, found out now if need be; None for one with foreign code."""
+    mark, known = fingerprint(model), _KNOWN.get(model)
+    if mark is None:
+        return None
+    if known is None or known.mark != mark:
+        known = _KNOWN[model] = _look_at(model, mark)
+    return known
 
 
 class _Known(NamedTuple):
@@ -56,6 +72,9 @@ class _Known(NamedTuple):
 
 
 _KNOWN: WeakKeyDictionary[nn.Module, _Known] = WeakKeyDictionary()
+
+_MADE: WeakKeyDictionary[nn.Module, tuple[_Known, HFDecoder]] = WeakKeyDictionary()
+"""Decoders that run modules: to copy those takes as long as a pass or more."""
 
 
 def _look_at(model: nn.Module, mark: Fingerprint) -> _Known:

@@ -24,10 +24,11 @@ from paceline.errors import InvalidInput, PacelineError, UnsupportedModel
 from paceline.targets.attention import Pass
 from paceline.targets.cached import CachedTarget
 from paceline.targets.decoder import Output
-from paceline.targets.hf.fingerprint import Fingerprint, fingerprint
+from paceline.targets.hf.fingerprint import Fingerprint, fingerprint, foreign_code
 from paceline.targets.hf.hidden import Head, Taps, causal_of, layers_of, offer
 from paceline.targets.hf.interface import RUN, TRACE, Running, Tracing, attending, set_attention
 from paceline.targets.hf.probe import LEAK, TOLERANCE, distance, probe_target, probe_tokens
+from paceline.targets.hf.products import share_products
 from paceline.targets.hf.shadow import shadow_of
 from paceline.targets.slot import Slot
 from paceline.targets.state.kv import KeyValueCache
@@ -95,6 +96,7 @@ class HFDecoder:
             truth = self._plain(tokens) if must_probe else None
             self._layout = known.layout or self._trace([[one[0], one[1]], [one[2], one[1]]])
         set_attention(self._model, RUN)
+        share_products(self._model)
         limits = [n for n in (_context(config), self._layout.limit) if n is not None]
         self._taps = None if self._layout.layers is None else Taps(self._model, self._layout.layers)
         self._head = Head(self._model) if Need.HEAD in self._layout.gives else None
@@ -110,6 +112,14 @@ class HFDecoder:
                 probe_target(CachedTarget(self), tokens, truth, TOLERANCE[truth.dtype])
         if mark is not None:
             _KNOWN[model] = _Known(mark, self._layout, must_probe or known.probed)
+
+    def is_current(self, model: nn.Module) -> bool:
+        """Whether the weights and buffers are those of `model`, given that its modules are."""
+        ours, theirs = list(self._model.parameters()), list(model.parameters())
+        if len(ours) != len(theirs) or any(a is not b for a, b in zip(ours, theirs, strict=True)):
+            return False
+        pairs = zip(self._model.buffers(), model.buffers(), strict=True)
+        return all(a is b or torch.equal(a, b) for a, b in pairs)
 
     @property
     def num_bytes(self) -> int:
@@ -192,10 +202,12 @@ class HFDecoder:
                     raise
                 cause = error
             if not tracing.windows:
+                why = foreign_code(self._model) or (
+                    "recurrent layers, sparse attention, or attention code of its own"
+                )
                 raise UnsupportedModel(
                     f"{self._name} does not leave its attention to the attention interface of "
-                    "transformers (recurrent layers, sparse attention, or attention code of its "
-                    "own), so Paceline cannot keep its keys and values"
+                    f"transformers ({why}), so Paceline cannot keep its keys and values"
                 ) from cause
             found.append(logits[-1])
             if taps is None and (layers := layers_of(self._model, tracing.attended)):

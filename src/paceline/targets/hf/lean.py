@@ -51,13 +51,16 @@ def lean_decoder(model: nn.Module, *, row_costs: Mapping[int, float] | None = No
     """
     config: Any = copy.copy(model.config)
     config.name_or_path = config.name_or_path or type(model).__name__
-    weights = {
-        name: weight.detach() for name, weight in model.named_parameters(remove_duplicate=False)
-    }
     # Those of the model itself, which rounds them when it is moved to another dtype as a whole.
     frequencies = model.get_buffer("model.rotary_emb.inv_freq").float()
     shape = replace(Architecture.of(config), inverse_frequencies=frequencies)
-    return over(weights, shape, config.intermediate_size, row_costs=row_costs)
+    return over(named_weights(model), shape, config.intermediate_size, row_costs=row_costs)
+
+
+def named_weights(model: nn.Module) -> dict[str, Tensor]:
+    """The weights by name, those of a tied head too, each sharing its memory."""
+    named = model.named_parameters(remove_duplicate=False)
+    return {name: weight.detach() for name, weight in named}
 
 
 def not_lean(model: nn.Module) -> str | None:

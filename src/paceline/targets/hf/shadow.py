@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from paceline.errors import UnsupportedModel
+from paceline.targets.hf.fingerprint import is_patched
 
 
 def shadow_of(model: nn.Module) -> nn.Module:
@@ -40,6 +41,11 @@ def shadow_of(model: nn.Module) -> nn.Module:
             f"the modules of {type(model).__name__} cannot be copied, which Paceline does to leave "
             f"your model as it is: {error}"
         ) from error
+    for original, copied in zip(model.modules(), shadow.modules(), strict=True):
+        if "forward" in vars(original) and not is_patched(original):
+            del (
+                copied.forward
+            )  # compiled, over the original's modules: what it compiles stands here
     return shadow.eval()
 
 
