@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from threading import Lock
 from typing import Any, NamedTuple
@@ -16,11 +16,12 @@ from paceline.core.target import TargetInfo
 from paceline.errors import InvalidInput
 from paceline.generate import plugins
 from paceline.generate.choice import Choice
-from paceline.generate.drafts import DraftForm, HeadTokens
+from paceline.generate.drafts import DraftForm, DraftShape, HeadTokens, cheapest_form
 from paceline.generate.tokenizers import check_same_tokenizer, warn_of_vocabularies
 from paceline.kernels.packing import Storage
 from paceline.targets.cached import CachedTarget
-from paceline.targets.hf.choice import decoder_of
+from paceline.targets.hf.choice import decoder_of, look_at
+from paceline.targets.hf.draft import draft_decoder_of
 
 
 class OpenDraft(NamedTuple):
@@ -72,7 +73,8 @@ class DraftModels:
         for part in choice.with_draft_models():
             translates = plugins.find("drafter", part.name).traits.translates
             with self._lock:  # a second thread waits for the model rather than load it too
-                draft = opened(self._source(part.draft_model, storage, head_tokens))
+                source = self._source(part.draft_model, storage, head_tokens)
+                draft = opened(source, storage, head_tokens)
                 if not translates:
                     self._compare(draft)
             found[id(part.draft_model)] = draft
@@ -89,10 +91,12 @@ class DraftModels:
             if key not in self._loaded:
                 self._loaded[key] = self.load(given, storage, head_tokens)
             return self._loaded[key]
-        if storage is not None or head_tokens is not None:
+        said = storage is not None or head_tokens is not None
+        if said and not isinstance(given, nn.Module):
             raise InvalidInput(
-                "draft_storage and draft_head_tokens say how a draft model is loaded, and the one "
-                "given is loaded; give its name or path, or leave them out"
+                "draft_storage and draft_head_tokens say how a draft model is kept, and the one "
+                "given is kept as it was loaded; give its name or path, or a model of "
+                "transformers, or leave them out"
             )
         return given
 
@@ -107,14 +111,23 @@ class DraftModels:
             self._compared.add(draft.source)
 
 
-def opened(source: Any) -> OpenDraft:
+def opened(
+    source: Any, storage: Storage | None = None, head_tokens: HeadTokens = None
+) -> OpenDraft:
     """A draft model in any form but a name: a loaded one, a target, or one of `transformers`.
 
+    Of a model of transformers a coarse copy is made where that pays, see `targets.hf.draft`; it
+    stays as it is.
+
+    Args:
+        source: the model.
+        storage, head_tokens: of that copy; None is what pays.
+
     Raises:
-        InvalidInput: something else.
+        InvalidInput: something else; a copy that cannot be made.
     """
     if isinstance(source, nn.Module):
-        return OpenDraft(source, CachedTarget(decoder_of(source)))
+        return _of_module(source, storage, head_tokens)
     # What `load` returns holds its target.
     target = getattr(source, "target", source)
     if not isinstance(getattr(target, "info", None), TargetInfo):
@@ -125,3 +138,21 @@ def opened(source: Any) -> OpenDraft:
     return OpenDraft(
         source, target, getattr(source, "tokenizer", None), getattr(source, "form", None)
     )
+
+
+def _of_module(source: nn.Module, storage: Storage | None, head_tokens: HeadTokens) -> OpenDraft:
+    look = look_at(source)
+    if not look.is_lean:
+        if storage is not None or head_tokens is not None:
+            raise InvalidInput(
+                "draft_storage and draft_head_tokens need the lean decoder, which does not take "
+                f"this draft model: {look.reason}; leave these options out"
+            )
+        return OpenDraft(source, CachedTarget(decoder_of(source, look)))
+    # The tokenizers of the lean families all number their tokens by frequency.
+    shape = replace(DraftShape.of(source.config, None, is_lean=True), is_ordered=True)
+    form = cheapest_form(shape, storage=storage, head_tokens=head_tokens)
+    decoder = draft_decoder_of(
+        source, storage=form.storage, head_tokens=form.head_tokens, look=look
+    )
+    return OpenDraft(source, CachedTarget(decoder), None, form)

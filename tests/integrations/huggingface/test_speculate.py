@@ -196,7 +196,12 @@ def test_the_vocabularies_may_be_padded_to_different_sizes(target: int, draft: i
 
 def test_a_draft_model_may_be_a_target_or_a_loaded_model() -> None:
     model = tiny("llama")
-    for draft_model in (CachedTarget(HFDecoder(model)), paceline.load(model), model):
+    loaded, own = "as it was loaded", "whole weights, all 64 head tokens"
+    for draft_model, form in (
+        (CachedTarget(HFDecoder(model)), loaded),
+        (paceline.load(model), loaded),
+        (model, own),
+    ):
         output = model.generate(
             ids(REPETITIVE),
             max_new_tokens=12,
@@ -204,7 +209,7 @@ def test_a_draft_model_may_be_a_target_or_a_loaded_model() -> None:
             custom_generate=speculate(draft_model=draft_model),
         )
         assert output.spec["drafter"] == "tree"
-        assert output.spec["draft"] == "as it was loaded; tree of one path with leaves"
+        assert output.spec["draft"] == f"{form}; tree of one path with leaves"
         assert output.sequences[0].tolist() == [*REPETITIVE, *answer(model, REPETITIVE, 12)]
 
 
@@ -302,6 +307,32 @@ def test_references_may_be_text() -> None:
         custom_generate=speculate("ngram", references=[(*prompt, *right)]),
     )
     assert exact.spec["num_accepted_tokens"] >= 8
+
+
+def test_a_model_of_transformers_drafts_from_a_coarse_copy() -> None:
+    """As it pays, or as it is said; the model itself, and what comes out, stay the same."""
+    model = tiny("llama")
+    draft = build("qwen2", hidden_size=64, head_dim=16, intermediate_size=96)
+    before = {name: weight.clone() for name, weight in draft.state_dict().items()}
+    plain = answer(model, REPETITIVE, 12)
+    for options, form in (
+        ({}, "whole weights, all 64 head tokens"),
+        ({"draft_storage": "int4"}, "int4, all 64 head tokens"),
+        ({"draft_storage": "int8", "draft_head_tokens": 40}, "int8, 40 of 64 head tokens"),
+    ):
+        output = model.generate(
+            ids(REPETITIVE),
+            max_new_tokens=12,
+            return_dict_in_generate=True,
+            custom_generate=speculate(draft_model=draft, num_draft_tokens=3, **options),
+        )
+        assert tuple(output.sequences[0, len(REPETITIVE) :].tolist()) == plain
+        assert output.spec["draft"] == f"{form}; drafter model"
+    assert all(torch.equal(weight, before[name]) for name, weight in draft.state_dict().items())
+    with pytest.raises(paceline.errors.InvalidInput, match=r"need the lean decoder.*gpt2"):
+        speculate(draft_model=tiny("gpt2"), draft_storage="int4")
+    with pytest.raises(paceline.errors.InvalidInput, match="kept as it was loaded"):
+        speculate(draft_model=paceline.load(model), draft_storage="int4")
 
 
 def test_a_draft_model_changes_with_its_owner() -> None:

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from paceline.core.drafts import Draft
+from paceline.core.passes import prefill
 from paceline.core.protocols import Work
 from paceline.kernels.quantized import Int4Linear, Int8Linear
 from paceline.targets.cached import CachedTarget
@@ -21,8 +22,8 @@ SIZES: dict[str, Any] = {"hidden_size": 64, "head_dim": 16, "intermediate_size":
 def logits(decoder: Any, tokens: tuple[int, ...]) -> torch.Tensor:
     target = CachedTarget(decoder)
     slot = target.open(len(tokens))
-    target.prefill(slot, tokens[:-3])
-    found = target.score([Work(slot, tokens[-3], Draft(tokens[-2:]))])[0].logits
+    prefill(target, slot, tokens[:-3])
+    found = target.score([Work(slot, [tokens[-3]], Draft(tokens[-2:]))])[0].logits
     target.close(slot)
     return found
 

@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from paceline.kernels import shared
 from paceline.kernels.llvm import row_major
 from paceline.targets.hf.decoder import HFDecoder
 from paceline.targets.hf.products import share_products
@@ -21,13 +22,13 @@ LARGE: dict[str, Any] = {"hidden_size": 256, "intermediate_size": 320, "num_atte
 def counted(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The rows of every product that the loops run; empty where they do not compile."""
     rows: list[int] = []
-    real = row_major.multiply
+    real = shared.multiply
 
     def multiply(x: Tensor, *given: Any) -> Tensor:
         rows.append(len(x))
         return real(x, *given)
 
-    monkeypatch.setattr(row_major, "multiply", multiply)
+    monkeypatch.setattr(shared, "multiply", multiply)
     return rows
 
 
@@ -41,7 +42,7 @@ def test_a_models_modules_run_by_the_loops(
     found, expected = logits(model, tokens, cached=4), own_logits(model, tokens)[4:]
     error = (found - expected.float()).norm() / expected.float().norm()
     assert error < (1e-5 if dtype is torch.float32 else 3e-2)
-    if row_major.row_major_works(dtype):
+    if row_major.is_available(dtype):
         assert counted.count(5) >= 8  # the projections of two layers, in the scoring pass
     before = model.model.layers[0].self_attn.q_proj
     assert "forward" not in vars(before)  # the user's own module

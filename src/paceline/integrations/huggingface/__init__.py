@@ -211,6 +211,8 @@ def speculate(
         drafter=made,
         chain_drafter=make_drafter(chain, drafts, tokenizer),
         draft_model=None if draft is None else draft.source,
+        draft_storage=draft_storage,
+        draft_head_tokens=draft_head_tokens,
         draft=told,
         tokenizer=tokenizer,
         stop_strings=strings,
@@ -227,6 +229,8 @@ class Speculation:
     drafter: Drafter
     chain_drafter: Drafter
     draft_model: Any
+    draft_storage: Storage | None
+    draft_head_tokens: HeadTokens
     draft: str | None
     controller: Controller
     verifier: Verifier
@@ -368,7 +372,8 @@ class Speculation:
             drafter = replace(drafter, drafters=parts)
         elif traits.needs_draft_model:  # it is `model`, see `core.traits`
             if isinstance(self.draft_model, nn.Module):
-                drafter = replace(drafter, model=opened(self.draft_model).target)
+                draft = opened(self.draft_model, self.draft_storage, self.draft_head_tokens)
+                drafter = replace(drafter, model=draft.target)
             known = None not in (self.tokenizer, getattr(self.draft_model, "tokenizer", None))
             if not known and not traits.translates:
                 warn_of_vocabularies(target, drafter.model.info)

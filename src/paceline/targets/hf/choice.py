@@ -12,11 +12,44 @@ from paceline.kernels.packing import row_costs
 from paceline.targets.decoder import Decoder
 from paceline.targets.dense.decoder import DenseDecoder
 from paceline.targets.hf.decoder import HFDecoder
-from paceline.targets.hf.fingerprint import Fingerprint, fingerprint
+from paceline.targets.hf.fingerprint import Fingerprint, fingerprint, foreign_code
 from paceline.targets.hf.lean import lean_decoder, not_lean
 
 
-def decoder_of(model: nn.Module) -> Decoder:
+class Look(NamedTuple):
+    """What was found out about a model.
+
+    Args:
+        model: it, without what torch.compile wraps it in.
+        mark: its fingerprint; None where it has foreign code, which is looked at in every call.
+        reason: why the lean decoder does not take it; None where it does.
+        row_costs: of its products, see `kernels.packing.row_costs`.
+    """
+
+    model: nn.Module
+    mark: Fingerprint | None
+    reason: str | None
+    row_costs: Mapping[int, float]
+
+    @property
+    def is_lean(self) -> bool:
+        """Whether the lean decoder takes the model."""
+        return self.reason is None
+
+
+def look_at(model: nn.Module) -> Look:
+    """Look at a model, or remember what was found out when nothing of it has changed since."""
+    model = getattr(model, "_orig_mod", model)
+    mark = fingerprint(model)
+    if mark is None:
+        return Look(model, None, foreign_code(model) or "it holds foreign code", {})
+    known = _KNOWN.get(model)
+    if known is None or known.mark != mark:
+        known = _KNOWN[model] = _find_out(model, mark)
+    return Look(model, known.mark, known.reason, known.row_costs)
+
+
+def decoder_of(model: nn.Module, look: Look | None = None) -> Decoder:
     """A decoder over the model's own weights, as the model is now; the model stays as it is.
 
     The lean decoder where the model is what its class makes of its configuration and the class is
@@ -25,46 +58,25 @@ def decoder_of(model: nn.Module) -> Decoder:
 
     Args:
         model: a causal language model of transformers.
+        look: what `look_at` found just now.
 
     Raises:
         InvalidInput, UnsupportedModel: see `decoder.HFDecoder`.
     """
-    model = getattr(model, "_orig_mod", model)  # what torch.compile wraps
-    known = _known_of(model)
-    if known is None:
+    look = look_at(model) if look is None else look
+    model = look.model
+    if look.is_lean:
+        return lean_decoder(model, row_costs=look.row_costs)
+    if look.mark is None:
         return HFDecoder(model)
-    if known.reason is None:
-        return lean_decoder(model, row_costs=known.row_costs)
     made = _MADE.get(model)
-    if made is None or made[0] is not known or not made[1].is_current(model):
-        made = _MADE[model] = known, HFDecoder(model)
+    if made is None or made[0] is not look.mark or not made[1].is_current(model):
+        made = _MADE[model] = look.mark, HFDecoder(model)
     return made[1]
 
 
-def is_lean(model: nn.Module) -> bool:
-    """Whether `decoder_of` takes the lean decoder."""
-    known = _known_of(getattr(model, "_orig_mod", model))
-    return known is not None and known.reason is None
-
-
-def _known_of(model: nn.Module) -> _Known | None:
-    """What is known of a model, found out now if need be; None for one with foreign code."""
-    mark, known = fingerprint(model), _KNOWN.get(model)
-    if mark is None:
-        return None
-    if known is None or known.mark != mark:
-        known = _KNOWN[model] = _look_at(model, mark)
-    return known
-
-
 class _Known(NamedTuple):
-    """What was found out about a model.
-
-    Args:
-        mark: its fingerprint then.
-        reason: why the lean decoder does not take it; None where it does.
-        row_costs: of its products, see `kernels.packing.row_costs`.
-    """
+    """A `Look` without the model, which nobody is to keep alive."""
 
     mark: Fingerprint
     reason: str | None
@@ -73,11 +85,11 @@ class _Known(NamedTuple):
 
 _KNOWN: WeakKeyDictionary[nn.Module, _Known] = WeakKeyDictionary()
 
-_MADE: WeakKeyDictionary[nn.Module, tuple[_Known, HFDecoder]] = WeakKeyDictionary()
+_MADE: WeakKeyDictionary[nn.Module, tuple[Fingerprint, HFDecoder]] = WeakKeyDictionary()
 """Decoders that run modules: to copy those takes as long as a pass or more."""
 
 
-def _look_at(model: nn.Module, mark: Fingerprint) -> _Known:
+def _find_out(model: nn.Module, mark: Fingerprint) -> _Known:
     if reason := not_lean(model):
         return _Known(mark, reason, {})
     decoder: DenseDecoder = lean_decoder(model)

@@ -15,11 +15,11 @@ import torch
 from torch import Tensor, nn
 
 from paceline.kernels.packing import Storage
-from paceline.targets.cached import Decoder
+from paceline.targets.decoder import Decoder
 from paceline.targets.dense.decoder import DenseDecoder
 from paceline.targets.dense.loading import from_weights
-from paceline.targets.hf.choice import decoder_of, is_lean
-from paceline.targets.hf.fingerprint import Fingerprint, fingerprint
+from paceline.targets.hf.choice import Look, decoder_of, look_at
+from paceline.targets.hf.fingerprint import Fingerprint
 from paceline.targets.hf.lean import named_weights
 
 _LAST = 1024
@@ -27,7 +27,11 @@ _LAST = 1024
 
 
 def draft_decoder_of(
-    model: nn.Module, *, storage: Storage = "auto", head_tokens: int | None = None
+    model: nn.Module,
+    *,
+    storage: Storage = "auto",
+    head_tokens: int | None = None,
+    look: Look | None = None,
 ) -> Decoder:
     """A decoder to draft with; the model stays as it is.
 
@@ -38,15 +42,17 @@ def draft_decoder_of(
         storage: how the layers are kept; "auto" and "plain" share the model's own weights.
         head_tokens: cut the output head to this many of the lowest ids, which are the most frequent
             tokens where a tokenizer numbers them so; None leaves it whole.
+        look: what `choice.look_at` found just now.
 
     Raises:
         InvalidInput, UnsupportedModel: see `choice.decoder_of`.
     """
+    look = look_at(model) if look is None else look
+    model = look.model
     shares = storage in ("auto", "plain") and head_tokens is None
-    if shares or not is_lean(model):
-        return decoder_of(model)
-    model = getattr(model, "_orig_mod", model)
-    key = _Key(fingerprint(model), _versions(model), storage, head_tokens)
+    if shares or not look.is_lean:
+        return decoder_of(model, look)
+    key = _Key(look.mark, _versions(model), storage, head_tokens)
     made = _MADE.get(model)
     if made is None or made[0] != key:
         made = key, _copy_of(model, storage, head_tokens)

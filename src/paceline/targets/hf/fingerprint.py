@@ -9,7 +9,7 @@ looked at anew in every call.
 from __future__ import annotations
 
 import sys
-from collections.abc import Hashable, Iterator, Mapping
+from collections.abc import Hashable, Mapping
 from functools import partial
 from types import BuiltinFunctionType, FunctionType
 from typing import Any
@@ -60,14 +60,18 @@ def fingerprint(model: nn.Module) -> Fingerprint | None:
     """
     if torch_module._global_forward_hooks or torch_module._global_forward_pre_hooks:
         return None
+    named = list(model.named_modules())
     try:
-        modules = tuple(_of_module(name, module) for name, module in model.named_modules())
+        modules = tuple(_of_module(name, module) for name, module in named)
     except _Opaque:
         return None
-    kinds = dict.fromkeys(type(module) for module in model.modules())
-    configs = {id(config): str(config.to_dict()) for config in _configs(model)}
-    attention = tuple(config._attn_implementation for config in _configs(model))
-    return (modules, tuple(map(_code_of, kinds)), tuple(configs.values()), attention)
+    kinds = dict.fromkeys(type(module) for _, module in named)
+    held = (vars(module).get("config") for _, module in named)
+    configs = {id(config): config for config in held if isinstance(config, PreTrainedConfig)}
+    settings = tuple(
+        (str(config.to_dict()), config._attn_implementation) for config in configs.values()
+    )
+    return modules, tuple(map(_code_of, kinds)), settings
 
 
 def foreign_code(model: nn.Module) -> str | None:
@@ -167,13 +171,3 @@ def _code_of(kind: type) -> Hashable:
     beside = vars(home).values() if home is not None else ()
     functions = tuple(value for value in beside if isinstance(value, FunctionType))
     return kind, getattr(kind, "forward", None), functions
-
-
-def _configs(model: nn.Module) -> Iterator[PreTrainedConfig]:
-    """Every configuration in the model, each once."""
-    found: dict[int, PreTrainedConfig] = {}
-    for module in model.modules():
-        config = getattr(module, "config", None)
-        if isinstance(config, PreTrainedConfig):
-            found[id(config)] = config
-    yield from found.values()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from paceline.kernels.llvm.row_major import SharedLinear
+from paceline.kernels.shared import SharedLinear
 from paceline.targets.hf.fingerprint import is_patched
 
 _WORTH_IT = 2**16
@@ -18,8 +18,9 @@ def share_products(shadow: nn.Module) -> None:
     and with a `forward` that was replaced are left alone.
     """
     for module in shadow.modules():
-        large = type(module) is nn.Linear and module.weight.numel() >= _WORTH_IT
-        if large and not is_patched(module):
+        if type(module) is not nn.Linear or is_patched(module):
+            continue
+        if module.weight.numel() >= _WORTH_IT:
             module.__dict__["forward"] = _Product(module)
 
 
