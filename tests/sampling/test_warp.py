@@ -248,6 +248,8 @@ def test_logits_that_are_no_numbers_are_refused(temperature: float, bad: float) 
         warp.law(torch.tensor([0.0, bad, 1.0]))
     with pytest.raises(ModelError):
         warp.law(torch.cat([torch.zeros(500), torch.tensor([bad])]))
+    with pytest.raises(ModelError, match="the draft model's logits hold"):
+        warp.for_drafts().law(torch.tensor([0.0, bad, 1.0]))
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])

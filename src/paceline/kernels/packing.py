@@ -256,7 +256,7 @@ def _sweep(layers: Sequence[Linear], inputs: Sequence[Tensor]) -> float:
     return perf_counter() - start
 
 
-class _PackedModule(torch.nn.Module):
+class PackedModule(torch.nn.Module):
     """Stands in for a `torch.nn.Linear` of a model."""
 
     def __init__(self, linear: Linear) -> None:
@@ -295,4 +295,4 @@ def pack_modules(model: torch.nn.Module, storage: Storage) -> bool:
 def _replace(model: torch.nn.Module, name: str, storage: Storage) -> None:
     child: Any = model.get_submodule(name)
     bias = None if child.bias is None else child.bias.detach()
-    model.set_submodule(name, _PackedModule(make_linear(child.weight.detach(), bias, storage)))
+    model.set_submodule(name, PackedModule(make_linear(child.weight.detach(), bias, storage)))

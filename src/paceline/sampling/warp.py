@@ -148,6 +148,7 @@ class SamplingWarp:
         self._seen = TokenCounts(self._tokens if params.has_penalties else ())
         self._answer = TokenCounts()
         self._processors = tuple(processors)
+        self._whose = "the logits"
         self._min_tokens = min_tokens
         self._bias = (
             _ids(params.logit_bias),
@@ -170,6 +171,7 @@ class SamplingWarp:
         """
         drafting = copy.copy(self)
         drafting._processors = tuple(processors)
+        drafting._whose = "the draft model's logits"
         return drafting
 
     def observe(self, tokens: Sequence[int]) -> None:
@@ -215,7 +217,7 @@ class SamplingWarp:
         banned = self._banned_at_first if length < self._min_tokens else self._banned
         if self._allowed is not None or len(banned):
             scores = restrict(scores, allowed=self._allowed, banned=banned)
-        _check(float(scores.amax()), position=len(self._tokens) + len(path))
+        _check(float(scores.amax()), position=len(self._tokens) + len(path), whose=self._whose)
         return scores
 
     def law_of(self, processed: Tensor) -> Tensor:
@@ -227,7 +229,7 @@ class SamplingWarp:
         return processed if self.is_greedy else truncate(processed, self.params)
 
 
-def _check(best: float, *, position: int) -> None:
+def _check(best: float, *, position: int, whose: str) -> None:
     """Refuse processed logits, `best` being the largest, that have no law."""
     if best == -torch.inf:
         raise NoTokenLeft(
@@ -236,7 +238,7 @@ def _check(best: float, *, position: int) -> None:
         )
     if best != best or best == torch.inf:
         raise ModelError(
-            f"the logits hold {'NaN' if best != best else 'infinity'} at position "
+            f"{whose} hold {'NaN' if best != best else 'infinity'} at position "
             f"{position}; the weights of the model, its dtype (float16 on a CPU, say) or a logits "
             "processor are at fault: load it in float32 or bfloat16"
         )

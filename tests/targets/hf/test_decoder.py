@@ -21,11 +21,12 @@ from paceline.core.events import FinishReason
 from paceline.core.passes import prefill
 from paceline.core.protocols import Work
 from paceline.drafters.ngram import NgramDrafter
-from paceline.errors import ContextOverflow, InvalidInput, UnsupportedModel
+from paceline.errors import ContextOverflow, InvalidInput, ModelError, UnsupportedModel
 from paceline.kernels.packing import pack_modules
 from paceline.targets.attention import Segment
 from paceline.targets.cached import CachedTarget
 from paceline.targets.hf.decoder import HFDecoder
+from paceline.targets.hf.probe import TOLERANCE
 from paceline.targets.state.kv import KeyValueCache
 from tests.greedy import COUNT, DRAFTERS, PROMPT, assert_greedy, generated
 from tests.rigged import assert_r0, flip, oracle, ragged, run
@@ -383,7 +384,7 @@ def test_a_model_is_probed_once_until_it_changes(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(
         paceline.targets.hf.decoder,
         "probe_target",
-        lambda *args: (probed.append(args), real(*args)),
+        lambda *args: (probed.append(args), real(*args))[1],
     )
     model = build("mistral-window")
     HFDecoder(model, probe=False)
@@ -618,7 +619,7 @@ class Shift(Planted):
     def forward(self, *args: Any, position_embeddings: Any, **options: Any) -> Any:
         cosines, _ = position_embeddings
         steps = torch.arange(cosines.shape[1])[:, None] / 10 ** torch.arange(4)
-        angles = torch.cat([steps, steps], dim=-1)[None]
+        angles = torch.cat([steps, steps], dim=-1)[None].to(cosines.dtype)
         return self.attention(*args, position_embeddings=(angles.cos(), angles.sin()), **options)
 
 
@@ -729,6 +730,96 @@ def test_a_wrong_mask_or_cache_is_caught_by_the_probe(
     model = build(family)
     monkeypatch.setattr(place, name, fault)
     with pytest.raises(UnsupportedModel, match=says):
+        HFDecoder(model)
+
+
+# ---------------------------------------------------------------- what rounding explains
+
+
+@pytest.fixture
+def doubtful(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first look at a model in bfloat16 says nothing, as with some trained ones."""
+    monkeypatch.setitem(TOLERANCE, torch.bfloat16, 1e-6)
+
+
+def in_bfloat16(family: str, storage: Any) -> Any:
+    model = build(family).bfloat16()
+    if storage is not None:
+        assert pack_modules(model, storage)
+    return model
+
+
+@pytest.mark.usefixtures("doubtful")
+@pytest.mark.parametrize("storage", [None, "packed", "int8"])
+@pytest.mark.parametrize("family", ["llama", "gemma2", "phi", "mistral-window"])
+def test_rounding_is_not_taken_for_a_fault(family: str, storage: Any) -> None:
+    model = in_bfloat16(family, storage)
+    before = {name: weight.clone() for name, weight in model.state_dict().items()}
+    HFDecoder(model)
+    for name, weight in model.state_dict().items():
+        assert weight.dtype is before[name].dtype
+        assert torch.equal(weight, before[name])
+
+
+@pytest.mark.usefixtures("doubtful")
+@pytest.mark.parametrize("storage", [None, "packed"])
+@pytest.mark.parametrize(
+    ("place", "name", "fault"),
+    [
+        (Segment, "bias", _see_all),
+        (Segment, "bias", _see_siblings(Segment.bias)),
+        (KeyValueCache, "keep", _keep_half),
+    ],
+)
+def test_faults_are_found_where_rounding_is_large(
+    place: Any, name: str, fault: Any, storage: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = in_bfloat16("llama", storage)
+    monkeypatch.setattr(place, name, fault)
+    with pytest.raises(UnsupportedModel, match=r"off by .* and rounding explains"):
+        HFDecoder(model)
+
+
+@pytest.mark.usefixtures("doubtful")
+@pytest.mark.parametrize("kind", [Shift, Ratchet])
+def test_planted_faults_are_found_where_rounding_is_large(kind: type[Planted]) -> None:
+    with pytest.raises(UnsupportedModel, match=r"in float32, and rounding explains 0\.0005"):
+        HFDecoder(planted(kind).bfloat16())
+
+
+# ---------------------------------------------------------------- reasons that are so
+
+
+def test_weights_that_are_no_numbers_are_named() -> None:
+    model = build("llama")
+    model.lm_head.weight.data[7] = float("nan")
+    for probe in (True, False):
+        with pytest.raises(ModelError, match=r"1 of its weights hold NaN .*lm_head\.weight"):
+            HFDecoder(model, probe=probe)
+
+
+def test_a_number_format_that_overflows_is_named() -> None:
+    model = build("llama")
+    with torch.no_grad():
+        model.lm_head.weight.mul_(1e30)
+        model.model.norm.weight.mul_(1e30)
+    with pytest.raises(ModelError, match="its weights are finite, so the number format overflows"):
+        HFDecoder(model)
+
+
+class Coupled(nn.Linear):
+    """Rounds its inputs to steps that depend on the largest of all rows, as 8-bit products do."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        step = x.abs().max() / 7
+        return super().forward((x / step).round() * step)
+
+
+def test_rows_that_depend_on_the_others_of_their_pass_are_not_called_recurrent() -> None:
+    model = build("llama")
+    for layer in model.model.layers:
+        layer.mlp.down_proj.__class__ = Coupled
+    with pytest.raises(UnsupportedModel, match=r"depend on the other tokens of its pass.*4 bits"):
         HFDecoder(model)
 
 

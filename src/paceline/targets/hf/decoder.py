@@ -29,6 +29,8 @@ from paceline.targets.hf.hidden import Head, Taps, causal_of, layers_of, offer
 from paceline.targets.hf.interface import RUN, TRACE, Running, Tracing, attending, set_attention
 from paceline.targets.hf.probe import LEAK, TOLERANCE, distance, probe_target, probe_tokens
 from paceline.targets.hf.products import share_products
+from paceline.targets.hf.refusals import differs, leaks, not_numbers
+from paceline.targets.hf.rounding import can_be_float32, in_float32, row_noise
 from paceline.targets.hf.shadow import shadow_of
 from paceline.targets.slot import Slot
 from paceline.targets.state.kv import KeyValueCache
@@ -49,12 +51,14 @@ class HFDecoder:
         model: a `PreTrainedModel` that gives logits, in float32, bfloat16 or float16, with or
             without adapters, compiled or not, on one or more devices.
         probe: compare with the model's own logits. This is done once for a model, and costs four
-            short passes; without it two passes of two rows are left. A model with hooks or replaced
-            functions is compared each time: they may do something else by now.
+            short passes, and more where rounding hides what they say; without it two passes of two
+            rows are left. A model with hooks or replaced functions is compared each time: they may
+            do something else by now.
 
     Raises:
         InvalidInput: not a model of transformers.
         UnsupportedModel: it cannot be decoded exactly; the message says why.
+        ModelError: its weights hold numbers that are none.
 
     Example:
         >>> from transformers import LlamaConfig, LlamaForCausalLM
@@ -89,8 +93,8 @@ class HFDecoder:
             known = _UNKNOWN
         must_probe = probe and not known.probed
         self._vocab_size: int = config.get_text_config(decoder=True).vocab_size
-        tokens = probe_tokens(self._vocab_size)
-        one = tokens[0]
+        tokens = probe_tokens(self._vocab_size, _start_token(config))
+        one = probe_tokens(self._vocab_size)[0]
         with self._foreign_code(), torch.inference_mode():
             self.device = _device_of(self._model)
             truth = self._plain(tokens) if must_probe else None
@@ -109,7 +113,7 @@ class HFDecoder:
         )
         if truth is not None:
             with self._foreign_code():
-                probe_target(CachedTarget(self), tokens, truth, TOLERANCE[truth.dtype])
+                self._probe(model, tokens, truth)
         if mark is not None:
             _KNOWN[model] = _Known(mark, self._layout, must_probe or known.probed)
 
@@ -170,10 +174,44 @@ class HFDecoder:
         embedded: Tensor = self._model.get_input_embeddings()(tokens)
         return embedded
 
-    def _plain(self, tokens: list[list[int]]) -> Tensor:
-        """The logits of the model with its own attention, which the shadow still has."""
-        output = self._model(torch.tensor(tokens, device=self.device), **self._always)
+    def _plain(self, tokens: list[list[int]], model: Any = None) -> Tensor:
+        """The logits of `model` (the shadow) with its own attention, if it still has it."""
+        run = self._model if model is None else model
+        output = run(torch.tensor(tokens, device=self.device), **self._always)
         return self._logits_of(output)
+
+    def _probe(self, model: nn.Module, tokens: list[list[int]], truth: Tensor) -> None:
+        """Compare with the model's own logits `truth`, and raise where they differ.
+
+        What rounding may explain in a coarse number format is looked at again: in float32, or
+        where the weights cannot be cast, with the noise of the model at hand.
+        """
+        if not truth.isfinite().any(-1).all() or truth.isnan().any():
+            raise not_numbers(self._name, model)
+        target, where = CachedTarget(self), str(truth.dtype).removeprefix("torch.")
+        found = probe_target(target, tokens, truth, TOLERANCE[truth.dtype])
+        if found is not None and truth.dtype in (torch.bfloat16, torch.float16):
+            plain = shadow_of(model)
+            exact = self._float32(plain, tokens) if can_be_float32(plain) else None
+            if exact is not None:
+                with in_float32(self._model):
+                    found = probe_target(target, tokens, exact, TOLERANCE[torch.float32])
+                where = "float32"
+            else:
+                with torch.inference_mode():
+                    noise = row_noise(plain, lambda: self._plain(tokens, plain), truth, distance)
+                found = probe_target(target, tokens, truth, noise.clamp(TOLERANCE[truth.dtype]))
+        if found is not None:
+            raise differs(self._name, found, where)
+
+    def _float32(self, model: nn.Module, tokens: list[list[int]]) -> Tensor | None:
+        """The logits of `model` in float32; None where its code insists on another format."""
+        try:
+            with in_float32(model), torch.inference_mode():
+                logits = self._plain(tokens, model)
+        except (RuntimeError, TypeError):
+            return None
+        return logits if logits.dtype is torch.float32 else None
 
     def _trace(self, tokens: list[list[int]]) -> _Layout:
         """Learn how each layer attends, and what the model gives.
@@ -212,12 +250,10 @@ class HFDecoder:
             found.append(logits[-1])
             if taps is None and (layers := layers_of(self._model, tracing.attended)):
                 taps = Taps(self._model, layers)
+        if any(row.isnan().any() for row in found):
+            raise not_numbers(self._name, self._model)
         if not distance(*found) <= LEAK[logits.dtype]:
-            raise UnsupportedModel(
-                f"{self._name} cannot be decoded exactly: tokens reach later ones by other ways "
-                "than attention (recurrent or convolutional layers?), and that state cannot be "
-                "rolled back"
-            )
+            raise leaks(self._name, coupled=self._coupled(tokens, rows))
         keeps_rows = len(logits) < len(rows)
         if taps is not None:
             taps.remove()
@@ -230,6 +266,19 @@ class HFDecoder:
             layers if gives else None,
             gives,
         )
+
+    def _coupled(self, tokens: list[list[int]], rows: Tensor) -> bool:
+        """Whether tokens reach earlier ones too, as no state that is kept can."""
+        one, other = tokens
+        first, again, changed = (
+            self._forward(Tracing(self._name), torch.tensor(pair[::-1], device=self.device), rows)[
+                0
+            ]
+            for pair in (one, one, other)
+        )
+        # What changes by itself from pass to pass says nothing of the other token.
+        leak = LEAK[first.dtype]
+        return distance(first, again) <= leak < distance(first, changed)
 
     def _forward(
         self, state: Tracing | Running, tokens: Tensor, positions: Tensor, **options: Any
@@ -299,6 +348,12 @@ def _layer_weights(model: Any) -> int:
     outside = [model.get_input_embeddings(), causal_of(model).get_output_embeddings()]
     skipped = {id(weight) for part in outside if part is not None for weight in part.parameters()}
     return sum(weight.numel() for weight in model.parameters() if id(weight) not in skipped)
+
+
+def _start_token(config: PreTrainedConfig) -> int | None:
+    """The token that texts begin with; None where the model names none."""
+    token = getattr(config.get_text_config(decoder=True), "bos_token_id", None)
+    return token if isinstance(token, int) else None
 
 
 def _device_of(model: Any) -> torch.device:

@@ -9,6 +9,9 @@ and compares every row with a plain pass of the whole sequence.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from math import inf, isnan
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -16,35 +19,53 @@ from torch import Tensor
 from paceline.core.drafts import Draft
 from paceline.core.passes import prefill
 from paceline.core.protocols import Work
-from paceline.errors import UnsupportedModel
 from paceline.targets.cached import CachedTarget
 
 LENGTH = 6
 """The length of a probed sequence. Two of them share their first half."""
 
 TOLERANCE = {torch.float64: 1e-8, torch.float32: 5e-4, torch.float16: 2e-2, torch.bfloat16: 1e-1}
-"""The largest difference that rounding explains, as a share of the spread of the logits. Between
-passes of different shapes it was up to 3e-5 in float32 and .03 in bfloat16."""
+"""The largest difference that rounding explains in any model, as a share of the logits' spread.
+
+Between passes of different shapes it was up to 3e-5 in float32. In bfloat16 it was mostly below
+.03, and up to 1.4 in a trained model whose text began without a start token: where more than this
+is found in such a format, `rounding.py` says how much the model at hand explains."""
 
 LEAK = {torch.float64: 1e-9, torch.float32: 2e-5, torch.float16: 2e-3, torch.bfloat16: 1e-2}
 """The same between passes of one shape: 0, or in mixtures of experts, whose products depend on
 which tokens choose which expert, 4e-6 in float32."""
 
 
-def probe_tokens(vocab_size: int) -> list[list[int]]:
+def probe_tokens(vocab_size: int, start: int | None = None) -> list[list[int]]:
     """Two sequences, from the middle of the vocabulary, where no special tokens are.
+
+    They begin with the model's start token where it has one: a trained model rounds much worse
+    without.
 
     >>> probe_tokens(64)
     [[16, 20, 24, 28, 32, 36], [16, 20, 24, 40, 44, 48]]
+    >>> probe_tokens(64, start=1)
+    [[1, 20, 24, 28, 32, 36], [1, 20, 24, 40, 44, 48]]
     """
     step = max(1, vocab_size // 16)
     ids = [(vocab_size // 4 + step * i) % vocab_size for i in range(LENGTH + LENGTH // 2)]
+    if start is not None and 0 <= start < vocab_size:
+        ids[0] = start
     return [ids[:LENGTH], ids[: LENGTH // 2] + ids[LENGTH:]]
 
 
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """What the probe found: why, how far off the logits are, and how far rounding explains."""
+
+    reason: str
+    error: float
+    tolerance: float
+
+
 def probe_target(
-    target: CachedTarget, tokens: Sequence[Sequence[int]], truth: Tensor, tolerance: float
-) -> None:
+    target: CachedTarget, tokens: Sequence[Sequence[int]], truth: Tensor, tolerance: Tensor | float
+) -> Difference | None:
     """Compare `target` with the model that it stands for.
 
     Costs three passes of the target, and more only to find out what is wrong.
@@ -53,35 +74,40 @@ def probe_target(
         target: the decoder under test and its caches.
         tokens: see `probe_tokens`.
         truth: the logits `[2, LENGTH, V]` of a plain pass of the model over `tokens`.
-        tolerance: see `TOLERANCE`.
+        tolerance: the distance that rounding explains, for all rows or for each `[2, LENGTH]`.
 
-    Raises:
-        UnsupportedModel: logits differ; the message names what fails.
+    Returns:
+        What differs most, where it is more than rounding explains.
     """
     (one, other), half = tokens, LENGTH // 2
-    truth, truth_other = truth.to(torch.promote_types(truth.dtype, torch.float32)).cpu()
+    rows = truth.to(torch.promote_types(truth.dtype, torch.float32)).cpu()
+    allowed = torch.as_tensor(tolerance).expand(rows.shape[:-1])
 
-    def worst(found: Iterable[Tensor], expected: Iterable[Tensor]) -> float:
-        pairs = zip(found, expected, strict=True)
-        return float(torch.tensor([distance(a, b) for a, b in pairs]).max())
+    def worst(found: Iterable[Tensor], places: Iterable[tuple[int, int]]) -> _Worst:
+        """The row furthest beyond its tolerance; one that is not a number is the worst."""
+        errors = [
+            _Worst(distance(row, rows[place]), float(allowed[place]))
+            for row, place in zip(found, places, strict=True)
+        ]
+        return max(errors, key=lambda one: inf if isnan(one.error) else one.error / one.tolerance)
 
     slot = target.open(LENGTH)
     prefill(target, slot, one[: half - 1])
     tree = Draft((one[3], other[3], other[4], one[4]), parents=(-1, -1, 1, 0))
     in_tree = worst(
         target.score([Work(slot, [one[2]], tree)])[0].logits,
-        [truth[2], truth[3], truth_other[3], truth_other[4], truth[4]],
+        [(0, 2), (0, 3), (1, 3), (1, 4), (0, 4)],
     )
     target.commit(slot, (1, 2))
     target.rollback(slot, half)
     cut = target.score([Work(slot, [one[3]], Draft(tuple(one[4:])))])[0].logits
-    after_cut = worst(cut, truth[3:])
+    after_cut = worst(cut, [(0, n) for n in range(half, LENGTH)])
     target.close(slot)
-    if in_tree <= tolerance and after_cut <= tolerance:
-        return
+    if in_tree.explained and after_cut.explained:
+        return None
 
-    whole = worst(_rows(target, one, 0), truth)
-    in_parts = worst(_rows(target, one, half), truth[half:])
+    whole = worst(_rows(target, one, 0), [(0, n) for n in range(LENGTH)])
+    in_parts = worst(_rows(target, one, half), [(0, n) for n in range(half, LENGTH)])
     found = (
         (
             whole,
@@ -96,16 +122,21 @@ def probe_target(
         (in_tree, "it does not take positions or branches of a draft as they are given"),
         (after_cut, "its state cannot be rolled back"),
     )
-    # Not `>`: a row that is not a number must not pass.
-    error, reason = next((item for item in found if not item[0] <= tolerance), found[-1])
-    raise UnsupportedModel(
-        f"{target.info.name} cannot be decoded exactly: {reason}. Its logits are off by "
-        f"{error:.2g} of their spread, and rounding explains {tolerance:g}"
-    )
+    wrong, reason = next((item for item in found if not item[0].explained), found[-1])
+    return Difference(reason, wrong.error, wrong.tolerance)
+
+
+class _Worst(NamedTuple):
+    error: float
+    tolerance: float
+
+    @property
+    def explained(self) -> bool:
+        return self.error <= self.tolerance  # not `>`: a row that is not a number must not pass
 
 
 def _rows(target: CachedTarget, tokens: Sequence[int], cached: int) -> Tensor:
-    """The logits behind `tokens[cached:]`, scored as one chain on a fresh slot."""
+    """The logits after `tokens[cached:]`, scored as one chain on a fresh slot."""
     slot = target.open(len(tokens))
     prefill(target, slot, tokens[:cached])
     draft = Draft(tuple(tokens[cached + 1 :]))

@@ -1,0 +1,53 @@
+"""Why a model of transformers cannot be decoded, in words."""
+
+from __future__ import annotations
+
+from torch import nn
+
+from paceline.errors import ModelError, UnsupportedModel
+from paceline.targets.hf.probe import Difference
+
+
+def differs(name: str, found: Difference, where: str) -> UnsupportedModel:
+    """The error for a model whose logits come out otherwise; `where` is the number format."""
+    return UnsupportedModel(
+        f"{name} cannot be decoded exactly: {found.reason}. Its logits are off by "
+        f"{found.error:.2g} of their spread in {where}, and rounding explains {found.tolerance:.2g}"
+    )
+
+
+def leaks(name: str, *, coupled: bool) -> UnsupportedModel:
+    """The error for a model whose rows depend on each other without attention.
+
+    Args:
+        name: of the model.
+        coupled: later tokens reach earlier ones too.
+    """
+    if coupled:
+        return UnsupportedModel(
+            f"{name} cannot be decoded exactly: the logits of a token depend on the other tokens "
+            "of its pass, later ones too (activations quantized together, as in 8 bits by "
+            "bitsandbytes or by torch's dynamic quantization?), so a draft would change the tokens "
+            "beside it. Weights in 4 bits do not do that, nor does bitsandbytes in 8 bits with "
+            "llm_int8_threshold=0"
+        )
+    return UnsupportedModel(
+        f"{name} cannot be decoded exactly: tokens reach later ones by other ways than attention "
+        "(recurrent or convolutional layers?), and that state cannot be rolled back"
+    )
+
+
+def not_numbers(name: str, model: nn.Module) -> ModelError:
+    """The error for a model whose logits are NaN or infinite, with the weights that are so."""
+    bad = [
+        key
+        for key, weight in model.named_parameters()
+        if weight.is_floating_point() and not weight.float().isfinite().all()
+    ]
+    if bad:
+        why = f"{len(bad)} of its weights hold NaN or infinity ({bad[0]}); fetch it again"
+    else:
+        why = (
+            "its weights are finite, so the number format overflows; load it in float32 or bfloat16"
+        )
+    return ModelError(f"{name} gives logits that are not numbers on plain input: {why}")
