@@ -77,6 +77,36 @@ class TestLoad:
             load({})
 
 
+class TestSettingsOfTheCheckpoint:
+    @pytest.mark.parametrize("drafter", ["none", "ngram"])
+    def test_greedy_answers_are_those_of_generate(self, drafter: str) -> None:
+        penalized, prompt = self.penalized(), [3, 9, 4, 3, 9, 4]
+        own = penalized.generate(torch.tensor([prompt]), max_new_tokens=30, do_sample=False)
+        found = load(penalized).generate(prompt, drafter=drafter, max_tokens=30)
+        assert list(found.token_ids) == own[0, len(prompt) :].tolist()
+        assert found.sampling["repetition_penalty"] == 1.3
+
+    @staticmethod
+    def penalized() -> Any:
+        model = tiny_folders.model()
+        model.generation_config.repetition_penalty = 1.3
+        return model
+
+    def test_options_of_the_call_win(self, model: LanguageModel) -> None:
+        options: Options = {"max_tokens": 30, "ignore_eos": True, "repetition_penalty": 1.0}
+        found = load(self.penalized(), tiny_folders.tokenizer()).generate(PROMPT, **options)
+        assert found.token_ids == model.generate(PROMPT, **options).token_ids
+        assert found.to_json()["sampling"] == {
+            "temperature": 0.0,
+            "top_k": 0,
+            "top_p": 1.0,
+            "min_p": 0.0,
+            "repetition_penalty": 1.0,
+            "presence_penalty": 0.0,
+            "frequency_penalty": 0.0,
+        }
+
+
 class TestPrompts:
     def test_text_ids_and_chats(self, model: LanguageModel) -> None:
         words = model.tokenizer
@@ -767,6 +797,7 @@ class TestResult:
             "finish_reason",
             "usage",
             "seed",
+            "sampling",
             "spec",
             "time",
             "tokens_per_second",

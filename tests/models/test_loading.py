@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 from paceline.core.drafts import Draft
 from paceline.core.protocols import Work
@@ -172,6 +173,55 @@ class TestRefusals:
         with pytest.raises(ModelError, match=r"'model\.layers\.2\..*' is missing"):
             load_files(tmp_path)
 
+    @pytest.mark.parametrize("family", ["llama", "gpt2"])
+    def test_a_weight_that_is_missing_is_no_random_number(
+        self, tmp_path: Path, family: Any
+    ) -> None:
+        weights = _weights(tiny_folders.save(tmp_path, family))
+        name = next(name for name in weights if "mlp" in name)
+        del weights[name]
+        _save(weights, tmp_path)
+        with pytest.raises(ModelError, match=rf"{name}.*incomplete|{name}' is missing"):
+            load_files(tmp_path)
+
+    @pytest.mark.parametrize("family", ["llama", "gpt2"])
+    def test_a_tensor_that_nobody_reads_is_not_left_out(self, tmp_path: Path, family: Any) -> None:
+        weights = _weights(tiny_folders.save(tmp_path, family))
+        name = next(name for name in weights if "mlp" in name)
+        weights[f"{name}_scale"] = torch.ones(1)
+        _save(weights, tmp_path)
+        with pytest.raises(ModelError, match=rf"1 of its tensors have no place .*{name}_scale"):
+            load_files(tmp_path)
+
+    def test_frequencies_that_follow_from_the_configuration_may_lie_there(
+        self, tmp_path: Path
+    ) -> None:
+        weights = _weights(tiny_folders.save(tmp_path))
+        weights["model.layers.0.self_attn.rotary_emb.inv_freq"] = torch.ones(4)
+        _save(weights, tmp_path)
+        expected = own_logits(tiny_folders.model(), TEXT)
+        found = logits_of(load_files(tmp_path).decoder)
+        torch.testing.assert_close(found, expected, rtol=0, atol=1e-4)
+
+    @pytest.mark.parametrize("family", ["llama", "gpt2"])
+    def test_float8_weights_with_scales_beside_them(self, tmp_path: Path, family: Any) -> None:
+        """As NVIDIA's ModelOptimizer writes them."""
+        weights = _weights(tiny_folders.save(tmp_path, family))
+        for name in [name for name in weights if "mlp" in name and weights[name].dim() == 2]:
+            weights[f"{name}_scale"] = scale = weights[name].abs().max() / 448
+            weights[name] = (weights[name] / scale).to(torch.float8_e4m3fn)
+        _save(weights, tmp_path)
+        with pytest.raises(ModelError, match=r"have no place in the model .*quantized in a way"):
+            load_files(tmp_path)
+
+
+def _weights(folder: Path) -> dict[str, torch.Tensor]:
+    return load_file(folder / "model.safetensors")
+
+
+def _save(weights: dict[str, torch.Tensor], folder: Path) -> None:
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+
 
 class TestObjects:
     def test_a_model_stays_as_it_is(self) -> None:
@@ -197,3 +247,22 @@ class TestObjects:
     def test_its_weights_are_not_packed(self, storage: Any) -> None:
         with pytest.raises(InvalidInput, match="stay as they are"):
             load_object(tiny_folders.model(), None, storage)
+
+
+class TestGenerationConfig:
+    def test_sampling_options_are_those_of_the_checkpoint(self, tmp_path: Path) -> None:
+        model = tiny_folders.model()
+        model.generation_config.repetition_penalty = 1.3
+        model.generation_config.top_p = 0.8
+        model.generation_config.do_sample = True
+        model.generation_config.temperature = 0.6
+        model.save_pretrained(tmp_path)
+        tiny_folders.tokenizer().save_pretrained(tmp_path)
+        for loaded in (load_files(tmp_path), load_object(model, None, "plain")):
+            assert loaded.sampling == {"repetition_penalty": 1.3, "top_p": 0.8}
+
+    def test_what_is_not_applied_is_named(self) -> None:
+        model = tiny_folders.model()
+        model.generation_config.no_repeat_ngram_size = 3
+        with pytest.warns(UserWarning, match=r"asks for no_repeat_ngram_size=3, which Paceline"):
+            load_object(model, None, "plain")

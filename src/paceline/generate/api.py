@@ -153,7 +153,13 @@ def _language_model(
 ) -> LanguageModel:
     seconds = perf_counter() - start
     return LanguageModel(
-        target, loaded.decoder, loaded.tokenizer, loaded.eos_token_ids, seconds, form
+        target,
+        loaded.decoder,
+        loaded.tokenizer,
+        loaded.eos_token_ids,
+        seconds,
+        form,
+        loaded.sampling,
     )
 
 
@@ -168,6 +174,8 @@ class LanguageModel:
     load_seconds: float = 0.0
     form: DraftForm | None = None
     """Of one from `load_draft`: how its weights are kept."""
+    sampling_defaults: Mapping[str, float] = field(default_factory=dict)
+    """The sampling options that its generation config sets; those of a call win."""
     _drafts: DraftModels = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -290,7 +298,7 @@ class LanguageModel:
         Every prompt gets the seed of the options, or a fresh one; `samples` of one prompt get one
         after the other.
         """
-        values = checked(options)
+        values = checked({**self.sampling_defaults, **options})
         if not prompts:
             raise InvalidInput("there is no prompt; give at least one")
         call = self._call(values)

@@ -10,7 +10,7 @@ from time import perf_counter
 from paceline.core.events import Event, Finished, Prefilled, Round
 from paceline.engine.metrics import Metrics
 from paceline.engine.request import Request
-from paceline.generate.results import Chunk, Generation, Piece
+from paceline.generate.results import Chunk, Generation, Piece, sampling_of
 from paceline.text import TextStream
 
 
@@ -91,6 +91,7 @@ class Job:
             promise=self.promise,
             draft=self.draft,
             metrics=self._metrics,
+            sampling=sampling_of(self.request.params),
             decode_seconds=self._end - self._start,
             load_seconds=load_seconds,
             logprobs=tuple(self._logprobs) if asked else None,

@@ -58,7 +58,9 @@ class Options(TypedDict, total=False):
         draft_processors: those of them that may run on draft logits too, having no state.
         seed: the same seed, prompt and options give the same answer; None takes a fresh one. (Not
             where you name a rule that does not couple beside draft lengths that follow the clock.)
-        temperature and the rest: see `core.sampling.SamplingParams`.
+        temperature and the rest: see `core.sampling.SamplingParams`. A repetition penalty, top-k,
+            top-p or min-p that is left out is that of the model's generation config, where it has
+            one; `result.sampling` names what held.
     """
 
     drafter: str | Sequence[str] | Drafter | None

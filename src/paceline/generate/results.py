@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from paceline.core.protocols import Verifier
@@ -55,6 +56,7 @@ class Generation:
             token, without the time that the reader of a stream takes.
         draft: what was chosen for the draft model, in one line; None without one.
         load_seconds: what loading the model took, once.
+        sampling: the options that tokens were drawn with, those of the checkpoint included.
         logprobs, top_logprobs: one a token, where they were asked for.
     """
 
@@ -73,6 +75,7 @@ class Generation:
     draft: str | None = None
     logprobs: tuple[float, ...] | None = None
     top_logprobs: tuple[tuple[tuple[int, float], ...], ...] | None = None
+    sampling: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def usage(self) -> dict[str, int]:
@@ -108,6 +111,7 @@ class Generation:
             "finish_reason": self.finish_reason,
             "usage": self.usage,
             "seed": self.seed,
+            "sampling": dict(self.sampling),
             "spec": self.spec,
             "time": {
                 "load_s": self.load_seconds,
@@ -125,6 +129,17 @@ class Generation:
                 [list(pair) for pair in row] for row in self.top_logprobs or ()
             ]
         return found
+
+
+def sampling_of(params: SamplingParams) -> dict[str, float]:
+    """The sampling options in numbers, by name.
+
+    >>> sampling_of(SamplingParams(temperature=0.7, top_p=0.8))["top_p"]
+    0.8
+    """
+    names = ("temperature", "top_k", "top_p", "min_p")
+    penalties = ("repetition_penalty", "presence_penalty", "frequency_penalty")
+    return {name: getattr(params, name) for name in (*names, *penalties)}
 
 
 def promise_of(verifier: Verifier, params: SamplingParams, target: TargetInfo) -> str:

@@ -26,6 +26,7 @@ from paceline.models.cache import (
 )
 from paceline.models.gguf_file import Head, read_head
 from paceline.models.gguf_tensors import checkpoint_shapes, converted_tensors, without_place
+from paceline.models.pre_tokenizers import set_pre_tokenizer
 from paceline.models.reasons import one_line, what_transformers_raises
 from paceline.models.rope import rope_parameters
 from paceline.models.tensor_file import TensorFile
@@ -34,7 +35,7 @@ from paceline.models.tokens import end_token_ids
 if TYPE_CHECKING:
     import torch
 
-CONVERTER = 1
+CONVERTER = 2
 """Raised whenever a change here changes the result, so that old conversions are not used."""
 
 MANIFEST = "paceline.json"
@@ -116,6 +117,7 @@ def _write(head: Head, dtype: str, folder: Path, scratch: Path, progress: Progre
         raise UnsupportedModel(
             f"transformers cannot build the tokenizer of {head.path}: {one_line(error)}"
         ) from error
+    set_pre_tokenizer(tokenizer, head)
     tokenizer.save_pretrained(folder)
     model = _empty_model(config, head)
     config.architectures = [type(model).__name__]

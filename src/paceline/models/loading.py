@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import warnings
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,11 @@ from paceline.checks import require_int
 from paceline.errors import InvalidInput, ModelError
 from paceline.kernels.packing import STORAGES, Storage, pack_modules
 from paceline.models import Files, Progress, eos_token_ids, load_tokenizer, resolve
+from paceline.models.settings import (
+    generation_settings,
+    sampling_defaults,
+    settings_not_taken,
+)
 from paceline.targets.decoder import Decoder
 from paceline.targets.dense import loading as dense
 from paceline.targets.dense.architecture import unsupported
@@ -30,11 +36,13 @@ class Loaded:
         decoder: the model.
         tokenizer: a tokenizer of `transformers`; None where the model came without one.
         eos_token_ids: the tokens that end an answer.
+        sampling: the sampling options that the checkpoint sets; see `settings.sampling_defaults`.
     """
 
     decoder: Decoder
     tokenizer: Any
     eos_token_ids: frozenset[int]
+    sampling: Mapping[str, float]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -125,6 +133,7 @@ def load_weights(
         PacelineError: see `targets.hf.HFDecoder`.
     """
     tokenizer, ends, files = model.tokenizer, model.eos_token_ids, model.files
+    sampling = _sampling(files.name, files.folder)
     if model.not_lean is None:
         decoder: Decoder = dense.load(
             files.folder,
@@ -136,14 +145,14 @@ def load_weights(
             head_storage="auto" if storage == "int8" else storage,
             head_ids=_head_ids(head_tokens, model.config.vocab_size, tokenizer, ends),
         )
-        return Loaded(decoder, tokenizer, ends)
+        return Loaded(decoder, tokenizer, ends, sampling)
     if storage.startswith("int") or head_tokens is not None:
         raise InvalidInput(
             f"int8 and int4 storage and a cut head need the lean decoder, which does not take "
             f"{files.name}: {model.not_lean}; leave these options out"
         )
     decoder = _modules(files.folder, files.name, model.dtype, storage, model.trust_remote_code)
-    return Loaded(decoder, tokenizer, ends)
+    return Loaded(decoder, tokenizer, ends, sampling)
 
 
 def check_storage(storage: Any) -> None:
@@ -160,8 +169,21 @@ def load_object(model: Any, tokenizer: Any, storage: Storage) -> Loaded:
             "folder or name, and Paceline loads them packed"
         )
     decoder = HFDecoder(model)
-    sources = (getattr(model, "generation_config", None), model.config, tokenizer)
-    return Loaded(decoder, tokenizer, eos_token_ids(*sources))
+    settings = getattr(model, "generation_config", None)
+    ends = eos_token_ids(settings, model.config, tokenizer)
+    return Loaded(decoder, tokenizer, ends, _sampling(decoder.info.name, settings))
+
+
+def _sampling(name: str, source: Any) -> Mapping[str, float]:
+    """The checkpoint's sampling options; a warning names those that are not applied."""
+    settings = generation_settings(source)
+    if left := settings_not_taken(settings):
+        warnings.warn(
+            f"{name}: its generation config asks for {', '.join(left)}, which Paceline does not "
+            "apply; pass a processor that does, or expect other answers than from transformers",
+            stacklevel=4,
+        )
+    return sampling_defaults(settings)
 
 
 def native_dtype() -> torch.dtype:
@@ -187,18 +209,40 @@ def _modules(
     from transformers import AutoModelForCausalLM
 
     try:
-        model = AutoModelForCausalLM.from_pretrained(
-            folder, dtype=dtype, trust_remote_code=trust_remote_code
-        ).eval()
+        model, report = AutoModelForCausalLM.from_pretrained(
+            folder, dtype=dtype, trust_remote_code=trust_remote_code, output_loading_info=True
+        )
     except (OSError, ValueError, RuntimeError) as error:
         reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
         raise ModelError(f"cannot load {name}: {reason}") from error
+    _check_report(name, report)
+    model.eval()
     model.config.name_or_path = name
     # The probe compares with the model's own forward pass, so it runs before and after packing.
     HFDecoder(model)
     if pack_modules(model, storage):
         return HFDecoder(model)
     return HFDecoder(model, probe=False)
+
+
+def _check_report(name: str, report: Mapping[str, Any]) -> None:
+    """Refuse what transformers would have filled with random numbers, or left out.
+
+    Raises:
+        ModelError: a weight is missing, has another size, or has no place in the model.
+    """
+    if missing := sorted(report["missing_keys"]):
+        raise ModelError(
+            f"{name}: {len(missing)} of its weights are missing ({', '.join(missing[:3])}); the "
+            "files are incomplete, or belong to another model"
+        )
+    if mismatched := sorted(str(entry[0]) for entry in report["mismatched_keys"]):
+        raise ModelError(
+            f"{name}: {len(mismatched)} of its weights have another size than config.json says "
+            f"({', '.join(mismatched[:3])}); the files do not belong together"
+        )
+    if left := sorted(report["unexpected_keys"]):
+        raise dense.without_place(name, left)
 
 
 def _head_ids(

@@ -6,8 +6,9 @@ hardly more than the weights.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from mmap import mmap
 from pathlib import Path
@@ -47,7 +48,8 @@ def load(
 
     Raises:
         UnsupportedModel: see `Architecture.of`.
-        ModelError: a weight is missing, or has another size than the configuration says.
+        ModelError: a weight is missing, has no place, or has another size than the configuration
+            says.
     """
     return from_weights(
         Checkpoint(folder),
@@ -82,6 +84,7 @@ def from_weights(
         layers = tuple(reader.layer(number) for number in range(shape.num_layers))
         norm = reader.dense("model.norm.weight")
         head = reader.head()
+        reader.check_all_read()
         chosen = head if head_ids is None else head[head_ids]
         products = make_linear(chosen.to(dtype), None, head_storage)
     prepare_kernels(shape, dtype)
@@ -135,6 +138,20 @@ def prepare_kernels(shape: Architecture, dtype: torch.dtype) -> None:
         attention.prepare(shape.head_dim)
 
 
+_IDLE = re.compile(r"rotary_emb\.inv_freq$|^model\.mtp|^mtp\.")
+"""Tensors that plain decoding does not read: frequencies that follow from the configuration, and
+layers that predict further tokens."""
+
+
+def without_place(name: str, left: Sequence[str]) -> ModelError:
+    """The error for a checkpoint with tensors that the model does not take."""
+    return ModelError(
+        f"{name}: {len(left)} of its tensors have no place in the model ({', '.join(left[:3])}); "
+        "without them it would be another model. Weights quantized in a way that transformers does "
+        "not know look like this; use the model in its original precision"
+    )
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class _Reader:
     """The weights of a model, in the dtype and storage that the decoder wants.
@@ -147,6 +164,16 @@ class _Reader:
     intermediate_size: int
     dtype: torch.dtype
     join: Callable[[Sequence[Tensor], Sequence[Tensor | None]], Linear]
+    read: set[str] = field(default_factory=set)
+
+    def check_all_read(self) -> None:
+        """Refuse weights without a place: without them the model would be another one.
+
+        Scales of quantized weights, say, or biases that the decoder does not know.
+        """
+        left = sorted(name for name in set(self.weights) - self.read if not _IDLE.search(name))
+        if left:
+            raise without_place(self.shape.name, left)
 
     def raw(self, name: str) -> Tensor:
         """A weight as it lies in the file."""
@@ -155,6 +182,7 @@ class _Reader:
                 f"{self.shape.name}: the weight {name!r} is missing; the files are incomplete, or "
                 "belong to another model"
             )
+        self.read.add(name)
         return self.weights[name].detach()
 
     def dense(self, name: str) -> Tensor:
