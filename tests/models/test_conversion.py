@@ -100,6 +100,29 @@ def test_tokenizer_files_beside_the_gguf_file_are_not_taken_for_its_own(tiny):
     assert load_tokenizer(convert(tiny, "float32")).encode("the") == TOKENIZER.encode("the")
 
 
+def split_in(folder, model):
+    write_gguf(folder / "tiny.gguf", model, split=5)
+    return sorted(folder.glob("tiny-*.gguf"))
+
+
+@pytest.mark.parametrize("given", [0, 2, -1])
+def test_a_model_in_several_files_is_the_one_that_was_written(tmp_path, given):
+    model = make_model(LLAMA)
+    parts = split_in(tmp_path, model)
+    assert len(parts) > 3
+    folder = convert(parts[given], "float32")
+    assert torch.equal(logits(loaded(folder)), logits(model))
+    assert load_tokenizer(folder).encode("the stop") == TOKENIZER.encode("the stop")
+    assert convert(parts[0], "float32") == folder
+
+
+def test_a_part_that_is_not_there(tmp_path):
+    first, second, *_ = split_in(tmp_path, make_model(LLAMA))
+    second.unlink()
+    with pytest.raises(ModelError, match=rf"one of \d files .*{second.name} is not beside it"):
+        convert(first, "float32")
+
+
 # What is kept
 
 
@@ -200,8 +223,8 @@ def change_to(name, array):
             r"model.norm.weight has shape \(3,\); the config asks for \(32,\)",
         ),
         (
-            {"change": lambda writer: writer.add_string("llama.rope.scaling.type", "yarn")},
-            r"rotary embedding \(yarn\)",
+            {"change": lambda writer: writer.add_string("llama.rope.scaling.type", "longrope")},
+            r"rotary embedding \(longrope\)",
         ),
     ],
 )

@@ -67,6 +67,41 @@ def test_linear(tmp_path):
     check(write_gguf(tmp_path / "a.gguf", model, change=scale), model)
 
 
+YARN = {
+    "rope_type": "yarn",
+    "rope_theta": 5000.0,
+    "factor": 4.0,
+    "original_max_position_embeddings": 256,
+}
+
+
+def scale_by_yarn(writer, **more):
+    writer.add_rope_scaling_type(gguf.RopeScalingType.YARN)
+    writer.add_rope_scaling_factor(4.0)
+    writer.add_rope_scaling_orig_ctx_len(256)
+    for key, value in more.items():
+        writer.add_float32(f"llama.rope.scaling.{key}", value)
+
+
+@pytest.mark.parametrize("betas", [{}, {"beta_fast": 16.0, "beta_slow": 2.0}])
+def test_yarn(tmp_path, betas):
+    sizes = SCALED | {"max_position_embeddings": 1024, "rope_parameters": YARN | betas}
+    model = make_model(LlamaConfig(**sizes))
+    named = {f"yarn_{name}": value for name, value in betas.items()}
+    change = lambda writer: scale_by_yarn(writer, **named)  # noqa: E731
+    check(write_gguf(tmp_path / "a.gguf", model, change=change), model)
+    plain = make_model(LlamaConfig(**sizes | {"rope_parameters": {"rope_theta": 5000.0}}))
+    assert not torch.equal(logits(plain), logits(model)), "the test would not notice"
+
+
+@pytest.mark.parametrize("more", [{"yarn_attn_factor": 0.5}, {"yarn_log_multiplier": 0.1}])
+def test_yarn_in_other_terms_is_refused(tmp_path, more):
+    change = lambda writer: scale_by_yarn(writer, **more)  # noqa: E731
+    path = write_gguf(tmp_path / "a.gguf", make_model(CONFIGS["llama"]), change=change)
+    with pytest.raises(UnsupportedModel, match="yarn with settings of its own"):
+        convert(path, "float32")
+
+
 def test_none_is_none(tmp_path):
     model = make_model(CONFIGS["llama"])
     change = lambda writer: writer.add_rope_scaling_type(gguf.RopeScalingType.NONE)  # noqa: E731

@@ -87,17 +87,20 @@ def make_model(config, seed=0):
     return model
 
 
-def write_gguf(path, model, *, architecture=None, quantise=None, change=None, tensors=None):
+def write_gguf(
+    path, model, *, architecture=None, quantise=None, change=None, tensors=None, split=0
+):
     """Write `model` as GGUF.
 
-    `change(writer)` may add metadata; `tensors(dict)` may change the tensors.
+    `change(writer)` may add metadata; `tensors(dict)` may change the tensors;
+    `split` is the most tensors a file, 0 keeps them together.
     """
     config = model.config
     architecture = architecture or {
         "gemma3_text": "gemma3",
         "qwen3_moe": "qwen3moe",
     }.get(config.model_type, config.model_type)
-    writer = gguf.GGUFWriter(path, architecture)
+    writer = gguf.GGUFWriter(path, architecture, split_max_tensors=split)
     _write_config(writer, config)
     _write_tokenizer(writer)
     if change:

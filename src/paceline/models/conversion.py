@@ -24,7 +24,7 @@ from paceline.models.cache import (
     no_progress,
     scratch_folder,
 )
-from paceline.models.gguf_file import Head, read_head
+from paceline.models.gguf_file import Head, read_head, split_paths
 from paceline.models.gguf_tensors import checkpoint_shapes, converted_tensors, without_place
 from paceline.models.pre_tokenizers import set_pre_tokenizer
 from paceline.models.reasons import one_line, what_transformers_raises
@@ -60,7 +60,8 @@ def convert(path: Path, dtype: str, progress: Progress | None = None) -> Path:
     """
     tell = no_progress if progress is None else progress
     try:
-        digest = content_digest(path, tell)
+        parts = split_paths(path)
+        digest = " ".join(content_digest(part, tell) for part in parts)
     except OSError as error:
         raise ModelError(f"cannot read {path}: {error.strerror or error}") from error
     parent = cache_folder() / "converted"
@@ -160,6 +161,8 @@ def _config(head: Head, link: Path) -> Any:
 def _complete(config: Any, head: Head) -> None:
     """Set what the file says and transformers leaves at the defaults of the config's class."""
     metadata, architecture = head.metadata, head.architecture
+    if any(entry.name == "output.weight" for entry in head.tensors):
+        config.tie_word_embeddings = False  # transformers looks into the first of several files
     config.rope_parameters = rope_parameters(head, getattr(config, "rope_parameters", None))
     for key, name in (("bos", "bos"), ("eos", "eos"), ("padding", "pad")):
         setattr(config, f"{name}_token_id", metadata.get(f"tokenizer.ggml.{key}_token_id"))

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 import mmap
+import re
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -37,6 +38,7 @@ class TensorEntry:
         type_id: how it is stored (`gguf.GGMLQuantizationType`).
         offset: of its first byte in the file.
         size: in bytes.
+        path: the file that holds it.
     """
 
     name: str
@@ -44,6 +46,7 @@ class TensorEntry:
     type_id: int
     offset: int
     size: int
+    path: Path
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,9 +54,9 @@ class Head:
     """What a GGUF file says before its tensors.
 
     Args:
-        path: of the file.
+        path: of the file; of the first where the model is split over several.
         metadata: the key-value pairs; arrays are lists.
-        tensors: the table of tensors, in the order of the file.
+        tensors: the table of tensors, in the order of the files.
     """
 
     path: Path
@@ -69,27 +72,65 @@ class Head:
 def read_head(path: Path) -> Head:
     """Read the head of `path` and check that the file holds every tensor that it names.
 
+    Of a model that is split over several files (`-00001-of-0000N.gguf`) any part may be given; all
+    of them are read, and lie together.
+
     Raises:
         InvalidInput: the file is not GGUF.
-        ModelError: it is damaged or cut short, or cannot be read.
-        UnsupportedModel: it is one part of several, or holds no model.
+        ModelError: it is damaged or cut short, or cannot be read; a part is missing.
+        UnsupportedModel: it holds no model, or is a part whose name does not say so.
     """
+    parts = split_paths(path)
+    heads = [_read_one(part) for part in parts]
+    head = heads[0]
+    for number, one in enumerate(heads):
+        count, no = one.metadata.get("split.count", 1), one.metadata.get("split.no", 0)
+        if (max(1, count), no) != (len(parts), number):
+            raise UnsupportedModel(
+                f"{one.path} is part {no + 1} of a model that is split over {count} files; join "
+                "them first (`llama-gguf-split --merge`), or give each the name that says so "
+                f"(...-{no + 1:05}-of-{count:05}.gguf)"
+            )
+    if (kind := head.metadata.get("general.type", "model")) != "model":
+        raise UnsupportedModel(f"{head.path} holds no model but a GGUF of type {kind!r}")
+    tensors = tuple(entry for one in heads for entry in one.tensors)
+    if len({tensor.name for tensor in tensors}) < len(tensors):
+        raise ModelError(f"{head.path} is damaged: two of its parts hold the same tensor")
+    return Head(head.path, head.metadata, tensors)
+
+
+def split_paths(path: Path) -> tuple[Path, ...]:
+    """All files of a model, in order, whichever of them `path` is.
+
+    Raises:
+        ModelError: one is missing.
+    """
+    found = _PART.fullmatch(path.name)
+    if found is None:
+        return (path,)
+    stem, width, total = found["stem"], len(found["no"]), int(found["count"])
+    names = [f"{stem}-{no:0{width}}-of-{found['count']}.gguf" for no in range(1, total + 1)]
+    parts = tuple(path.with_name(name) for name in names)
+    if lost := [part.name for part in parts if not part.is_file()]:
+        raise ModelError(
+            f"{path} is one of {total} files of a model, and {', '.join(lost[:3])} "
+            f"{'is' if len(lost) == 1 else 'are'} not beside it; fetch all of them into one folder"
+        )
+    return parts
+
+
+_PART = re.compile(r"(?P<stem>.+)-(?P<no>\d{5})-of-(?P<count>\d{5})\.gguf")
+
+
+def _read_one(path: Path) -> Head:
     try:
         with path.open("rb") as file:
             if file.read(4) != b"GGUF":
                 raise InvalidInput(f"{path} is not a GGUF file: it does not begin with 'GGUF'")
             with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-                head = _Reader(path, data).head()
+                return _Reader(path, data).head()
     except OSError as error:
         raise ModelError(f"cannot read {path}: {error.strerror or error}") from error
-    if (parts := head.metadata.get("split.count", 1)) not in (0, 1):
-        raise UnsupportedModel(
-            f"{path} is one part of a model that is split over {parts} files; join them first "
-            "(`llama-gguf-split --merge`)"
-        )
-    if (kind := head.metadata.get("general.type", "model")) != "model":
-        raise UnsupportedModel(f"{path} holds no model but a GGUF of type {kind!r}")
-    return head
 
 
 class _Reader:
@@ -111,7 +152,7 @@ class _Reader:
             key = self.string()
             metadata[key] = self.value(self.scalars("I", 1)[0])
         table = [self.entry() for _ in range(num_tensors)]
-        if "general.architecture" not in metadata:
+        if "general.architecture" not in metadata and not metadata.get("split.no"):
             raise self.damaged("it names no architecture")
         alignment = metadata.get("general.alignment", 32)
         if not isinstance(alignment, int) or alignment <= 0:
@@ -184,7 +225,7 @@ class _Reader:
                 f"tensor {name!r} ends at byte {start + offset + size} and the file has "
                 f"{len(self.data)}"
             )
-        return TensorEntry(name, shape, type_id, start + offset, size)
+        return TensorEntry(name, shape, type_id, start + offset, size, self.path)
 
 
 @cache

@@ -49,30 +49,29 @@ def converted_tensors(head: Head, model: Any) -> Iterator[tuple[str, torch.Tenso
     gathered: dict[str, torch.Tensor] = {}
     targets = {t.name: names.get(t.name) or names.get(_stem(t.name)) for t in head.tensors}
     waiting = Counter(targets.values())
-    with head.path.open("rb") as file:
-        for entry in head.tensors:
-            if entry.name == "rope_freqs.weight":
-                continue  # `rope_parameters` has turned it into the config
-            target = targets[entry.name]
-            if target is None and entry.name != "output.weight":
-                raise without_place(head, entry.name)
-            result = processor.process(
-                weights=_dequantised(file, entry),
-                name=entry.name,
-                tensor_key_mapping=names,
-                parsed_parameters={"tensors": gathered},
-            )
-            waiting[target] -= 1
-            if result.name is not None:
-                if result.name not in names:
-                    raise without_place(head, result.name)
-                name = names[result.name]
-                tensor = torch.from_numpy(np.ascontiguousarray(result.weights))
-                del result  # so that the one who takes the tensor can let go of it
-                yield name, tensor
-                del tensor
-            for name in [name for name in gathered if not waiting[name]]:
-                yield name, gathered.pop(name)
+    for entry in head.tensors:
+        if entry.name == "rope_freqs.weight":
+            continue  # `rope_parameters` has turned it into the config
+        target = targets[entry.name]
+        if target is None and entry.name != "output.weight":
+            raise without_place(head, entry.name)
+        result = processor.process(
+            weights=_dequantised(entry),
+            name=entry.name,
+            tensor_key_mapping=names,
+            parsed_parameters={"tensors": gathered},
+        )
+        waiting[target] -= 1
+        if result.name is not None:
+            if result.name not in names:
+                raise without_place(head, result.name)
+            name = names[result.name]
+            tensor = torch.from_numpy(np.ascontiguousarray(result.weights))
+            del result  # so that the one who takes the tensor can let go of it
+            yield name, tensor
+            del tensor
+        for name in [name for name in gathered if not waiting[name]]:
+            yield name, gathered.pop(name)
 
 
 def _names(head: Head, model: Any, processor: Any) -> dict[str, str]:
@@ -104,7 +103,7 @@ def _stem(name: str) -> str:
     return name.removesuffix(".weight")
 
 
-def _dequantised(file: Any, entry: TensorEntry) -> Any:
+def _dequantised(entry: TensorEntry) -> Any:
     """One tensor in float32, read and unpacked in pieces so that no second copy arises."""
     import numpy as np
     from gguf.constants import GGMLQuantizationType
@@ -114,14 +113,15 @@ def _dequantised(file: Any, entry: TensorEntry) -> Any:
     raw = {GGMLQuantizationType.F32: np.float32, GGMLQuantizationType.F16: np.float16}
     out = np.empty((rows, entry.shape[-1]), dtype=np.float32)
     row_bytes, step = entry.size // rows, max(1, _CHUNK // entry.shape[-1])
-    file.seek(entry.offset)
-    for begin in range(0, rows, step):
-        count = min(step, rows - begin)
-        piece = np.frombuffer(file.read(count * row_bytes), dtype=raw.get(kind, np.uint8))
-        try:
-            out[begin : begin + count] = dequantize(piece.reshape(count, -1), kind)
-        except NotImplementedError as error:
-            raise UnsupportedModel(
-                f"{file.name}: {entry.name} is in {kind.name}, {error}"
-            ) from error
+    with entry.path.open("rb") as file:
+        file.seek(entry.offset)
+        for begin in range(0, rows, step):
+            count = min(step, rows - begin)
+            piece = np.frombuffer(file.read(count * row_bytes), dtype=raw.get(kind, np.uint8))
+            try:
+                out[begin : begin + count] = dequantize(piece.reshape(count, -1), kind)
+            except NotImplementedError as error:
+                raise UnsupportedModel(
+                    f"{entry.path}: {entry.name} is in {kind.name}, {error}"
+                ) from error
     return out.reshape(entry.shape)

@@ -39,7 +39,32 @@ def rope_parameters(head: Head, base: Mapping[str, Any] | None) -> Mapping[str, 
         return {**base, **_llama3(head, float(base["rope_theta"]))}
     if kind == "linear":
         return {**base, "rope_type": "linear", "factor": float(factor)}
+    if kind == "yarn":
+        return {**base, **_yarn(head, float(factor))}
     raise _unknown(head, kind)
+
+
+_YARN = {"yarn_ext_factor": 1.0, "yarn_attn_factor": 1.0, "yarn_log_multiplier": None}
+"""What GGUF can say of YaRN beyond transformers' terms, with the values that those mean."""
+
+
+def _yarn(head: Head, factor: float) -> dict[str, Any]:
+    """YaRN's scaling (Peng et al. 2309.00071), whose attention factor follows from the factor."""
+    said = {
+        key.removeprefix(f"{head.architecture}.rope.scaling."): value
+        for key, value in head.metadata.items()
+        if key.startswith(f"{head.architecture}.rope.scaling.")
+    }
+    context = said.get("original_context_length")
+    if not context or any(said.get(name, value) != value for name, value in _YARN.items()):
+        raise _unknown(head, "yarn with settings of its own")
+    return {
+        "rope_type": "yarn",
+        "factor": factor,
+        "original_max_position_embeddings": int(context),
+        "beta_fast": float(said.get("yarn_beta_fast", 32.0)),
+        "beta_slow": float(said.get("yarn_beta_slow", 1.0)),
+    }
 
 
 def _llama3(head: Head, theta: float) -> dict[str, Any]:

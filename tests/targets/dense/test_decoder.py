@@ -38,6 +38,12 @@ LLAMA3_ROPE = {
     "high_freq_factor": 4.0,
     "original_max_position_embeddings": 32,
 }
+YARN_ROPE = {
+    "rope_type": "yarn",
+    "rope_theta": 10000.0,
+    "factor": 4.0,
+    "original_max_position_embeddings": 32,
+}
 LINEAR_ROPE = {"rope_type": "linear", "rope_theta": 10000.0, "factor": 4.0}
 
 MODELS: dict[str, tuple[str, dict[str, Any]]] = {
@@ -48,6 +54,7 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     "llama-biases": ("llama", {"attention_bias": True, "mlp_bias": True}),
     "llama3-rope": ("llama", {"rope_parameters": LLAMA3_ROPE}),
     "linear-rope": ("llama", {"rope_parameters": LINEAR_ROPE}),
+    "yarn-rope": ("llama", {"rope_parameters": YARN_ROPE}),
     "other-theta": ("llama", {"rope_parameters": {"rope_type": "default", "rope_theta": 50.0}}),
     "llama-gelu": ("llama", {"hidden_act": "gelu"}),
     "mistral": ("mistral", {}),

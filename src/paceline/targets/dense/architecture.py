@@ -96,7 +96,7 @@ def unsupported(config: Any) -> str | None:
     if config.hidden_act not in ACTIVATIONS:
         return f"the activation {config.hidden_act!r}"
     kind = config.rope_parameters.get("rope_type", "default")
-    if kind not in ("default", "linear", "llama3"):
+    if kind not in ("default", "linear", "llama3", "yarn"):
         return f"rotary positions of type {kind!r}"
     if config.rope_parameters.get("partial_rotary_factor", 1.0) != 1.0:
         return "partial rotary positions"
