@@ -3,6 +3,7 @@ import json
 import pytest
 
 from paceline.cli import models
+from paceline.models.conversion import CONVERTER
 from paceline.models.known import KNOWN
 
 
@@ -65,3 +66,50 @@ def test_names_are_completed():
     from paceline.cli.options import model_names
 
     assert model_names() == list(KNOWN)
+
+
+@pytest.fixture
+def kept(tmp_path, monkeypatch, folder):
+    """One conversion in use and one of an older version, both of SmolLM2, and one of a stranger."""
+    monkeypatch.setenv("PACELINE_CACHE", str(tmp_path / "cache"))
+    known = KNOWN["smollm2-135m"].sha256
+    for name, sha256, converter, size in (
+        ("new", known, CONVERTER, 3_000_000),
+        ("old", known, CONVERTER - 1, 2_000_000),
+        ("other", "0" * 64, CONVERTER, 1_000_000),
+    ):
+        place = tmp_path / "cache" / "converted" / name
+        place.mkdir(parents=True)
+        manifest = {"source": "a.gguf", "sha256": sha256, "dtype": "float32"}
+        text = json.dumps(manifest | {"converter": converter, "files": {}})
+        (place / "paceline.json").write_text(text)
+        (place / "model.safetensors").write_bytes(b"0" * (size - len(text)))
+    return tmp_path / "cache" / "converted"
+
+
+def test_what_conversions_take_is_said(run, kept):
+    found = json.loads(run("models", "--json").stdout)
+    sizes = {item["name"]: item["converted_bytes"] for item in found["models"]}
+    assert sizes["smollm2-135m"] == 5_000_000
+    assert sizes["gemma3-270m"] == 0
+    assert (found["converted_bytes"], found["outdated_bytes"]) == (6_000_000, 2_000_000)
+    shown = run("models").stdout
+    assert "0 MB downloaded" in shown
+    assert "6 MB converted" in shown
+    assert "2 MB of it was made by another version" in shown
+
+
+def test_clean_deletes_what_is_not_used(run, kept):
+    assert run("models", "clean").stdout == "2 MB freed\n"
+    assert sorted(path.name for path in kept.iterdir()) == ["new", "other"]
+    assert run("models", "clean").stdout == "nothing to delete\n"
+    assert json.loads(run("models", "clean", "--all", "--json").stdout) == {
+        "freed_bytes": 4_000_000
+    }
+    assert list(kept.iterdir()) == []
+
+
+def test_a_conversion_that_is_damaged_is_not_in_use(run, kept):
+    (kept / "new" / "paceline.json").write_text("{")
+    run("models", "clean")
+    assert [path.name for path in kept.iterdir()] == ["other"]
