@@ -168,7 +168,8 @@ class TestPackModules:
 
 class TestPackingHelps:
     @pytest.fixture(autouse=True)
-    def _forget(self) -> Any:
+    def _forget(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+        monkeypatch.setenv("PACELINE_CACHE", str(tmp_path))
         packing_helps.cache_clear()
         yield
         packing_helps.cache_clear()
@@ -304,7 +305,8 @@ class TestOwnProductIsChosen:
     """Our bfloat16 product against oneDNN's, over rows that decoding, drafts and prompts have."""
 
     @pytest.fixture(autouse=True)
-    def _forget(self) -> Any:
+    def _forget(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+        monkeypatch.setenv("PACELINE_CACHE", str(tmp_path))
         packing.own_product_is_chosen.cache_clear()
         yield
         packing.own_product_is_chosen.cache_clear()

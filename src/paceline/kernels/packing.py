@@ -19,6 +19,7 @@ from torch.nn import functional
 
 from paceline.errors import InvalidInput
 from paceline.kernels.bfloat16 import Bfloat16Linear
+from paceline.kernels.kept import kept_ratio
 from paceline.kernels.linear import Linear, pad_rows
 from paceline.kernels.llvm import bfloat16 as loops
 from paceline.kernels.operation import refuse_gradients
@@ -142,6 +143,10 @@ def own_product_is_chosen() -> bool:
         return False
     if not _can_pack(torch.bfloat16, "cpu"):
         return True
+    return kept_ratio("onednn / own bfloat16", CLEARLY, _onednn_to_own) > CLEARLY
+
+
+def _onednn_to_own() -> float:
     with torch.inference_mode():
         weights = [torch.ones(2048, 2048, dtype=torch.bfloat16) for _ in range(8)]
         kinds = [
@@ -155,7 +160,7 @@ def own_product_is_chosen() -> bool:
             times = [[_sweep(products[:some], [x]) for products in kinds] for _ in range(4)][1:]
             onednn, own = (min(column) for column in zip(*times, strict=True))
             logs.append(math.log(onednn / own))
-    return math.exp(sum(logs) / len(logs)) > CLEARLY
+    return math.exp(sum(logs) / len(logs))
 
 
 @functools.cache
@@ -167,13 +172,18 @@ def packing_helps(dtype: torch.dtype, device: str = "cpu") -> bool:
     """
     if not _can_pack(dtype, device):
         return False
+    name = f"{packed_kind(dtype, 2048).__name__} / plain {dtype}"
+    return kept_ratio(name, CLEARLY, lambda: _packed_to_plain(dtype)) < CLEARLY
+
+
+def _packed_to_plain(dtype: torch.dtype) -> float:
     with torch.inference_mode():
         weights = [torch.ones(2048, 2048, dtype=dtype) for _ in range(32 // dtype.itemsize)]
         inputs = [torch.ones(rows, 2048, dtype=dtype) for rows in (1, 5)]
         plain = [PlainLinear(weight, None) for weight in weights]
         packed = [packed_kind(dtype, 2048)(weight, None) for weight in weights]
         times = [(_sweep(plain, inputs), _sweep(packed, inputs)) for _ in range(4)][1:]
-    return min(t for _, t in times) < CLEARLY * min(t for t, _ in times)
+    return min(t for _, t in times) / min(t for t, _ in times)
 
 
 ROW_COSTS = (1, 4, 6, 7, 8, 10, 12, 16)
