@@ -67,6 +67,17 @@ class TestLoad:
         assert found.spec["promise"] == plain.spec["promise"] == "law, path, bits"
         assert found.spec["num_drafts"] > 0
 
+    @pytest.mark.parametrize("given", [{"device": "cuda"}, {"device_map": "auto"}], ids=str)
+    def test_other_devices_are_refused_and_the_message_says_how(
+        self, folder: Path, given: dict[str, Any]
+    ) -> None:
+        with pytest.raises(InvalidInput, match=r"decoded on the CPU.*from_pretrained.*device_map="):
+            load(folder, **given)
+        with pytest.raises(InvalidInput, match="decoded on the CPU"):
+            load(tiny_folders.model(), **given)
+        for device in ("cpu", torch.device("cpu")):
+            assert load(folder, device=device).name == folder.name
+
     def test_wrong_combinations(self, folder: Path) -> None:
         with pytest.raises(InvalidInput, match="brings its own tokenizer"):
             load(folder, tiny_folders.tokenizer())

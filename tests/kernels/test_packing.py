@@ -338,3 +338,17 @@ class TestOwnProductIsChosen:
         monkeypatch.setattr(loops, "is_available", lambda: False)
         monkeypatch.setattr(packing, "_sweep", lambda layers, inputs: pytest.fail("measured"))
         assert not packing.own_product_is_chosen()
+
+
+class Quantized(torch.Tensor):
+    """Stands for a weight in a library's own form, as torchao's do."""
+
+
+def test_weights_in_a_form_of_their_own_stay_as_they_are() -> None:
+    model = torch.nn.Sequential(torch.nn.Linear(32, 32), torch.nn.Linear(32, 32))
+    own = model[0].weight.detach().as_subclass(Quantized)
+    model[0].weight = torch.nn.Parameter(own, requires_grad=False)
+    assert packing.pack_modules(model, "int8")
+    assert type(model[0]) is torch.nn.Linear
+    assert type(model[1]) is packing.PackedModule
+    assert not packing.pack_modules(model, "int8"), "there is nothing left to pack"

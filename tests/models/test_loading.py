@@ -156,7 +156,10 @@ class TestRefusals:
     def test_storage_and_dtype(self, folder: Path) -> None:
         with pytest.raises(InvalidInput, match="auto, plain, packed, int8, int4; it is 'int2'"):
             load_files(folder, storage="int2")  # type: ignore[arg-type]
-        for dtype in ("float16", "bf16", torch.float64):
+        for dtype in ("float16", torch.float16):
+            with pytest.raises(InvalidInput, match=r"float16 is slow on a CPU.*use dtype 'auto'"):
+                load_files(folder, dtype=dtype)
+        for dtype in ("bf16", torch.float64):
             with pytest.raises(InvalidInput, match="dtype must be auto, float32 or bfloat16"):
                 load_files(folder, dtype=dtype)
 

@@ -255,3 +255,9 @@ def test_a_tokenizer_with_code_of_its_own(folder):
     (folder / "tokenizer.json").unlink()
     refuse(InvalidInput, "brings Python code for its tokenizer", folder)
     assert resolve(folder, dtype="float32", trust_remote_code=True).folder == folder
+
+
+def test_an_adapter_is_no_model_and_the_message_says_how_to_merge_it(tmp_path):
+    (tmp_path / "adapter_config.json").write_text('{"base_model_name_or_path": "org/base"}')
+    with pytest.raises(InvalidInput, match=r"holds an adapter.*load org/base.*merge_and_unload"):
+        resolve(tmp_path, dtype="float32")

@@ -54,6 +54,8 @@ def load(
     invariant: bool = False,
     trust_remote_code: bool = False,
     allow_pickle: bool = False,
+    device: Any = None,
+    device_map: Any = None,
     progress: Progress | None = None,
 ) -> LanguageModel:
     """Load a model to decode with, or to draft with.
@@ -73,6 +75,8 @@ def load(
             bit, whatever is drafted.
         trust_remote_code: run the Python code that comes with the model.
         allow_pickle: unpickle weights where there are no safetensors. That runs any code in them.
+        device, device_map: "cpu" or None. For another device load the model with transformers
+            and give it here: it runs where its weights are.
         progress: called with (done, total, text) during slow steps.
 
     Raises:
@@ -84,6 +88,7 @@ def load(
     """
     start = perf_counter()
     loading.check_storage(storage)
+    loading.check_device(device, device_map)
     if isinstance(source, (str, Path)):
         if tokenizer is not None:
             raise InvalidInput("a model given by name brings its own tokenizer; leave it out")

@@ -284,22 +284,28 @@ def pack_modules(model: torch.nn.Module, storage: Storage) -> bool:
     """Replace the linear modules of a model, one by one, so that each original is freed at once.
 
     Returns whether anything was replaced. Plain storage, or a machine where packing does not
-    help, leaves the model as it is.
+    help, leaves the model as it is; so do weights that a library keeps in a form of its own,
+    quantized ones say.
     """
     if storage == "plain":
         return False
-    linear = next((m for m in model.modules() if type(m) is torch.nn.Linear), None)
+    linear = next((m for m in model.modules() if _is_plain(m)), None)
     if linear is None:
         return False
     if storage == "auto" and not packing_helps(linear.weight.dtype, linear.weight.device.type):
         return False
     del linear
     # Names, not modules: a list of modules would keep every original until the end.
-    names = [name for name, module in model.named_modules() if type(module) is torch.nn.Linear]
+    names = [name for name, module in model.named_modules() if _is_plain(module)]
     with torch.inference_mode():
         for name in names:
             _replace(model, name, storage)
     return True
+
+
+def _is_plain(module: torch.nn.Module) -> bool:
+    """Whether it is a linear layer with a dense weight, no subclass that stands for one."""
+    return type(module) is torch.nn.Linear and type(module.weight.data) is torch.Tensor
 
 
 def _replace(model: torch.nn.Module, name: str, storage: Storage) -> None:

@@ -186,6 +186,22 @@ def _sampling(name: str, source: Any) -> Mapping[str, float]:
     return sampling_defaults(settings)
 
 
+def check_device(device: Any, device_map: Any) -> None:
+    """Refuse to place weights anywhere but in the CPU's memory, and say how it is done.
+
+    Raises:
+        InvalidInput: another device.
+    """
+    for name, given in (("device", device), ("device_map", device_map)):
+        if given is not None and str(given) not in ("cpu", "{'': 'cpu'}"):
+            raise InvalidInput(
+                f"{name}={given!r}: models that Paceline loads itself are decoded on the CPU. To "
+                "decode elsewhere load it with transformers, as in "
+                f"`AutoModelForCausalLM.from_pretrained(name, device_map={str(given)!r})`, and "
+                "give that model and its tokenizer to paceline.load: it runs where its weights are"
+            )
+
+
 def native_dtype() -> torch.dtype:
     """bfloat16 where the processor multiplies it, float32 elsewhere."""
     has_mkldnn = torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
@@ -196,7 +212,14 @@ def native_dtype() -> torch.dtype:
 def _dtype(dtype: str | torch.dtype) -> torch.dtype | None:
     if dtype == "auto":
         return None
-    wanted = DTYPES.get(str(dtype).removeprefix("torch."))
+    name = str(dtype).removeprefix("torch.")
+    wanted = DTYPES.get(name)
+    if name in ("float16", "half"):
+        raise InvalidInput(
+            "float16 is slow on a CPU, where weights of a folder in float16 are computed in "
+            "float32; use dtype 'auto', 'bfloat16' or 'float32'. For a GPU load the model with "
+            "transformers and give it to paceline.load"
+        )
     if wanted is None:
         raise InvalidInput(f"dtype must be auto, {' or '.join(DTYPES)}; it is {dtype!r}")
     return wanted

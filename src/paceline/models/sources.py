@@ -107,6 +107,14 @@ def check_folder(
         UnsupportedModel: not a decoder-only language model that transformers knows.
     """
     config = read_json(folder / "config.json")
+    adapter = read_json(folder / "adapter_config.json")
+    if config is None and adapter is not None:
+        base = adapter.get("base_model_name_or_path") or "its base model"
+        raise InvalidInput(
+            f"{folder} holds an adapter, not a model. Merge it first: load {base} with "
+            "transformers and call `PeftModel.from_pretrained(model, folder).merge_and_unload()`; "
+            "then give paceline.load that model and its tokenizer, or the folder it is saved to"
+        )
     if config is None:
         raise InvalidInput(
             f"{folder} has no config.json, so it is not a model in Hugging Face layout; expected "
