@@ -14,6 +14,7 @@ import transformers
 from torch import Tensor
 from transformers import TextIteratorStreamer, TextStreamer
 
+from paceline.errors import InvalidInput
 from paceline.integrations.huggingface import speculate
 from tests.integrations.huggingface.doors import (
     REPETITIVE,
@@ -49,6 +50,17 @@ def test_a_streamer_gets_the_calls_of_generate(k: int) -> None:
         assert plain[-1] == "end"
         for drafter in ("ngram", oracle_of(model, REPETITIVE)):
             assert streamed(model, {"drafter": drafter, "num_draft_tokens": k}, **call) == plain
+
+
+def test_a_streamer_may_be_given_to_generate() -> None:
+    """Which keeps it to itself, and has put the prompt when the custom loop begins."""
+    model, theirs, ours = tiny("llama"), Recorder(), Recorder()
+    model.generate(ids(REPETITIVE), max_new_tokens=6, streamer=theirs)
+    call: dict[str, Any] = {"inputs": ids(REPETITIVE), "max_new_tokens": 6}
+    model.generate(**call, streamer=ours, custom_generate=speculate())
+    assert ours.calls == theirs.calls
+    with pytest.raises(InvalidInput, match="given to generate and to speculate"):
+        model.generate(**call, streamer=ours, custom_generate=speculate(streamer=ours))
 
 
 def test_a_streamer_that_takes_batches_gets_them_column_by_column() -> None:

@@ -18,7 +18,7 @@ from paceline.errors import InvalidInput
 from paceline.integrations.huggingface import speculate
 from paceline.targets.cached import CachedTarget
 from tests.integrations.huggingface.doors import REPETITIVE, answer, ids, padded, prompts
-from tests.tiny_models import build, tiny, tokens_of
+from tests.tiny_models import build, randomise, tiny, tokens_of
 
 
 @pytest.fixture
@@ -256,3 +256,47 @@ def test_an_error_leaves_the_users_cache_as_it_was() -> None:
     assert_same_cache(cache, before)
     found = model.generate(text, max_new_tokens=8, cache=cache, custom_generate=speculate())
     assert found.tolist() == model.generate(text, max_new_tokens=8).tolist()
+
+
+@pytest.mark.parametrize("family", ["llama", "granite"])
+def test_a_cache_of_a_text_that_ends_alike_is_refused(family: str) -> None:
+    """Only the last cached token is the same: what it sees in the cache is another text's."""
+    model, prompt = build(family), tokens_of(20)
+    other = (*((token + 1) % 60 for token in prompt[:-1]), prompt[-1])
+    cache = DynamicCache(config=model.config)
+    model.generate(ids(prompt), cache=cache, max_new_tokens=1, custom_generate=speculate())
+    before = copy.deepcopy(cache)
+    for changed in (other, (*prompt[:7], 3 + (prompt[7] + 1) % 60, *prompt[8:])):
+        with pytest.raises(InvalidInput, match="the cache that these tokens made"):
+            model.generate(
+                ids((*changed, 1, 2)), cache=cache, max_new_tokens=4, custom_generate=speculate()
+            )
+    assert_same_cache(cache, before)
+    longer = ids((*prompt, 1, 2))
+    plain = model.generate(longer, max_new_tokens=8)
+    found = model.generate(longer, cache=cache, max_new_tokens=8, custom_generate=speculate())
+    assert found.tolist() == plain.tolist()
+
+
+def test_layers_that_share_keys_leave_no_gap_in_a_cache() -> None:
+    from transformers import Gemma4ForCausalLM, Gemma4TextConfig
+
+    config = Gemma4TextConfig(
+        vocab_size=64, hidden_size=32, intermediate_size=48, num_hidden_layers=4,
+        num_attention_heads=4, num_key_value_heads=2, head_dim=8, global_head_dim=8,
+        sliding_window=8, num_kv_shared_layers=2,
+        layer_types=["sliding_attention", "full_attention"] * 2,
+        hidden_size_per_layer_input=8, vocab_size_per_layer_input=64,
+        pad_token_id=0, eos_token_id=None,
+    )  # fmt: skip
+    model = randomise(lambda: Gemma4ForCausalLM(config))
+    call: dict[str, Any] = {"max_new_tokens": 6, "return_dict_in_generate": True}
+    plain = model.generate(ids(REPETITIVE), **call)
+    found = model.generate(ids(REPETITIVE), **call, custom_generate=speculate())
+    assert found.sequences.tolist() == plain.sequences.tolist()
+    again = {"max_new_tokens": 6, "do_sample": False}
+    text = found.sequences
+    expected = model.generate(text, **again)
+    assert model.generate(text, cache=found.cache, **again).tolist() == expected.tolist()
+    ours = model.generate(text, cache=plain.cache, **again, custom_generate=speculate())
+    assert ours.tolist() == expected.tolist()

@@ -13,8 +13,8 @@ from transformers import CompileConfig, GenerationConfig, LogitsProcessor
 from paceline.errors import ContextOverflow, InvalidInput, UnsupportedModel
 from paceline.integrations.huggingface import speculate
 from paceline.targets.cached import CachedTarget
-from tests.integrations.huggingface.doors import Recorder, ids, padded, same
-from tests.tiny_models import build, tiny, tokens_of
+from tests.integrations.huggingface.doors import REPETITIVE, ids, padded, same
+from tests.tiny_models import FAMILIES, build, randomise, tiny, tokens_of
 
 PROMPT = (5, 6, 7)
 
@@ -45,7 +45,6 @@ def call(model: Any = None, **options: Any) -> Any:
         ({"prompt_lookup_num_tokens": 3}, "prompt_lookup_num_tokens.* asks for assisted"),
         ({"assistant_early_exit": 1}, "assistant_early_exit.* asks for assisted"),
         ({"assistant_model": tiny("gpt2")}, r"assistant_model.*speculate\(draft_model"),
-        ({"streamer": Recorder()}, r"streamer.*speculate\(streamer"),
         ({"output_attentions": True, "return_dict_in_generate": True}, "output_attentions=True"),
         ({"output_hidden_states": True, "return_dict_in_generate": True}, "output_hidden_states"),
         ({"use_cache": False}, "pass use_cache=True"),
@@ -147,9 +146,10 @@ def test_what_generate_itself_refuses_is_refused_all_the_same() -> None:
             tiny("llama").generate(ids(PROMPT), max_new_tokens=0, **door)
         with pytest.raises(ValueError, match="max_length"):
             tiny("llama").generate(ids(PROMPT), max_length=2, **door)
-    # generate looks for the tokenizer among what it has dropped, so the strings go to speculate.
+    # In a config, and not as an argument, stop strings stay with generate, which looks for the
+    # tokenizer among what it has dropped.
     with pytest.raises(ValueError, match="could not locate a tokenizer"):
-        call(stop_strings=["x"], tokenizer=object())
+        call(generation_config=GenerationConfig(stop_strings=["x"]), tokenizer=object())
 
 
 def test_harmless_options_are_taken() -> None:
@@ -237,3 +237,45 @@ def test_every_option_of_the_config_has_been_judged() -> None:
     judged = [name for names in JUDGED.values() for name in names.split()]
     assert len(judged) == len(set(judged))
     assert set(judged) == set(vars(GenerationConfig()))
+
+
+def test_what_is_put_round_a_model_is_noticed() -> None:
+    """As `peft` does for prompt tuning, and, without changing anything, for other adapters."""
+    model = build("llama")
+    own = model.prepare_inputs_for_generation
+
+    def as_before(input_ids: Any, **call: Any) -> Any:
+        return own(input_ids, **call)
+
+    model.prepare_inputs_for_generation = as_before
+    prompt = ids(REPETITIVE)
+    same(model, input_ids=prompt, max_new_tokens=6)
+
+    def tuned(input_ids: Any, **call: Any) -> dict[str, Any]:
+        found: dict[str, Any] = own(input_ids, **call)
+        if call.get("is_first_iteration"):
+            embeddings = model.get_input_embeddings()(found.pop("input_ids"))
+            found["inputs_embeds"] = embeddings + 1
+        return found
+
+    model.prepare_inputs_for_generation = tuned
+    with pytest.raises(InvalidInput, match="changed before they reach it"):
+        model.generate(prompt, max_new_tokens=6, custom_generate=speculate())
+
+
+def test_empty_inputs_of_models_that_see_are_no_images() -> None:
+    from transformers import Gemma3Config, Gemma3ForConditionalGeneration
+
+    text = {**FAMILIES["gemma3"][1], "eos_token_id": None}
+    vision = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 1}
+    vision |= {"num_attention_heads": 4, "image_size": 16, "patch_size": 8}
+    config = Gemma3Config(
+        text_config=text, vision_config={**vision, "model_type": "siglip_vision_model"}
+    )
+    model = randomise(lambda: Gemma3ForConditionalGeneration(config))
+    same(model, input_ids=ids(REPETITIVE), max_new_tokens=6, pad_token_id=0, eos_token_id=None)
+
+
+def test_stop_strings_without_a_tokenizer_say_where_it_goes() -> None:
+    with pytest.raises(InvalidInput, match=r"speculate\(tokenizer="):
+        call(stop_strings=["x"], tokenizer=object())

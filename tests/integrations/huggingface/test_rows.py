@@ -474,6 +474,9 @@ def test_one_stop_string_needs_no_list() -> None:
     prompt = tuple(tokenizer.encode("ab", add_special_tokens=False))
     end = tokenizer.decode(answer(model, prompt, 9)[-1:])
     plain = model.generate(ids(prompt), max_new_tokens=12, stop_strings=end, tokenizer=tokenizer)
+    theirs = speculate(tokenizer=tokenizer)  # and the strings to generate
+    given = model.generate(ids(prompt), max_new_tokens=12, stop_strings=end, custom_generate=theirs)
+    assert given.tolist() == plain.tolist()
     speculation = speculate(stop_strings=end, tokenizer=tokenizer)
     found = model.generate(ids(prompt), max_new_tokens=12, custom_generate=speculation)
     assert found.tolist() == plain.tolist()
@@ -491,3 +494,81 @@ def test_processors_see_float32_whatever_the_model_is_in() -> None:
     )
     assert found.tolist() == plain.tolist()
     assert ours.seen == theirs.seen
+
+
+# ---------------------------------------------------------------- processors of a batch
+
+
+@pytest.mark.parametrize("drafter", ["none", "ngram"])
+def test_a_processor_that_knows_its_batch_gives_each_row_its_own(drafter: str) -> None:
+    bias = torch.zeros(2, VOCAB)
+    bias[0, 10] = bias[1, 11] = 100
+    found = same(
+        tiny("llama"),
+        {"drafter": drafter},
+        input_ids=ids((5, 9, 7), (7, 9, 5)),
+        max_new_tokens=3,
+        logits_processor=[lambda _, scores: scores + bias],
+    )
+    assert found[:, 3:].tolist() == [[10] * 3, [11] * 3]
+
+
+class Grammar(LogitsProcessor):
+    """Takes the next token of its script, and dies if it is shown another text than its own.
+
+    It keeps its place by itself, and the script is a handle that cannot be copied.
+    """
+
+    class Script:
+        def __init__(self, tokens: tuple[int, ...]) -> None:
+            self.tokens = tokens
+
+        def __deepcopy__(self, memo: Any) -> Any:
+            raise TypeError("a handle of another language")
+
+    def __init__(self, tokens: tuple[int, ...]) -> None:
+        self.script, self.seen, self.first = self.Script(tokens), [], None
+
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+        rows = input_ids.tolist()
+        if self.first is None:
+            self.first, self.seen = [row[0] for row in rows], [0 for _ in rows]
+        assert [row[0] for row in rows] == self.first
+        allowed = torch.full_like(scores, -torch.inf)
+        for row, place in enumerate(self.seen):
+            allowed[row, self.script.tokens[place]] = 0
+            self.seen[row] = place + 1
+        return scores + allowed
+
+
+def test_a_processor_with_a_state_is_each_rows_own() -> None:
+    model, script = tiny("llama"), (20, 21, 22, 23, 24, 25)
+    call = {"input_ids": ids((5, 9, 7), (7, 9, 5)), "max_new_tokens": 6}
+    plain = model.generate(**call, logits_processor=[Grammar(script)])
+    for drafter in ("none", "ngram"):
+        speculation = speculate(drafter, num_draft_tokens=3)
+        found = model.generate(
+            **call, logits_processor=[Grammar(script)], custom_generate=speculation
+        )
+        assert found.tolist() == plain.tolist()
+
+
+@pytest.mark.parametrize("rows", [1, 2])
+@pytest.mark.parametrize(
+    ("returned", "came"),
+    [
+        (lambda scores: None, "a NoneType"),
+        (lambda scores: scores[0], r"\[64\]"),
+        (lambda scores: scores.repeat(3, 1), r"\[3, 64\]"),
+        (lambda scores: scores[:, :5], r"\[1, 5\]"),
+        (lambda scores: scores[None], r"\[1, 1, 64\]"),
+    ],
+)
+def test_what_a_processor_returns_is_looked_at(rows: int, returned: Any, came: str) -> None:
+    with pytest.raises(InvalidInput, match=f"returned {came}; .* shape \\[1, 64\\]"):
+        tiny("llama").generate(
+            ids(*[(5, 9, 7)] * rows),
+            max_new_tokens=3,
+            logits_processor=[lambda _, scores: returned(scores)],
+            custom_generate=speculate(),
+        )

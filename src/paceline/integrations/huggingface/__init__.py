@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -49,8 +49,10 @@ from paceline.integrations.huggingface.answers import Answers
 from paceline.integrations.huggingface.caches import extend, open_slot, visible_cache
 from paceline.integrations.huggingface.processors import processors_of_row, pure_ones, split_warpers
 from paceline.integrations.huggingface.refusals import (
+    arguments_of_generate,
     pad_token,
     real_columns,
+    refuse_changed_inputs,
     refuse_dropped,
     refuse_unsupported,
 )
@@ -127,8 +129,8 @@ def speculate(
         verify_options: settings of a rule given by name.
         tokenizer: of the target, for `stop_strings`, for "universal", for references that are
             text, and to compare with that of a draft model from `paceline.load`.
-        stop_strings: as for `generate`, which does not take them with a `custom_generate`.
-        streamer: as for `generate`, which does not hand its own to a `custom_generate`.
+        stop_strings: as for `generate`, which may be given them just as well.
+        streamer: as for `generate`, which may be given it just as well.
         seed: the same seed gives the same samples. None takes one from torch's generator, so that
             `torch.manual_seed` and `transformers.set_seed` work as usual.
         on_event: called with each event of the engine (`paceline.core.events`).
@@ -181,9 +183,7 @@ def speculate(
     # What is wrong here is reported before a draft model is loaded, which takes seconds.
     rule = named_rule(verify, verify_options)
     make_controller(controller, num_draft_tokens, controller_options)
-    strings = tuple(() if stop_strings is None else texts("stop_strings", stop_strings))
-    if strings and tokenizer is None:
-        raise InvalidInput("stop_strings needs the tokenizer; pass it to speculate as well")
+    strings = _stop_strings(stop_strings, tokenizer)
     choice = choose(drafter, options, draft_model)
     drafts: dict[int, OpenDraft] = {}
     if isinstance(choice, Choice):
@@ -240,6 +240,7 @@ class Speculation:
     streamer: BaseStreamer | None
     seed: int | None
     on_event: Callable[[Event], None] | None
+    _warned: set[tuple[str, str]] = field(default_factory=set, repr=False)
 
     def __call__(
         self,
@@ -250,6 +251,7 @@ class Speculation:
         generation_config: GenerationConfig,
         synced_gpus: bool = False,
         streamer: BaseStreamer | None = None,
+        stop_strings: str | Sequence[str] | None = None,
         **model_kwargs: Any,
     ) -> SpeculativeOutput | Tensor:
         """Decode; `generate` calls this in place of its own loop.
@@ -259,6 +261,8 @@ class Speculation:
             input_ids: the prompts `[B, n]`, padded on the left.
             logits_processor, stopping_criteria, generation_config: as `generate` prepared them.
             synced_gpus, streamer: as for `generate`'s own loop.
+            stop_strings: those given to `generate`, which hands them on because they are named
+                here; beside those of `speculate`.
             model_kwargs: what goes to the model: attention mask, positions, cache.
 
         Returns:
@@ -268,10 +272,12 @@ class Speculation:
             InvalidInput: the call asks for something that speculation cannot honour.
             UnsupportedModel: the model cannot be decoded exactly.
         """
-        refuse_dropped(inspect.currentframe())
+        given = arguments_of_generate(inspect.currentframe())
+        refuse_dropped(given)
         config, num_rows = generation_config, len(input_ids)
         decoder = decoder_of(model)
         refuse_unsupported(config, model_kwargs, synced_gpus=synced_gpus)
+        refuse_changed_inputs(model, input_ids, model_kwargs.get("attention_mask"))
         columns = real_columns(
             input_ids,
             model_kwargs.get("attention_mask"),
@@ -280,8 +286,8 @@ class Speculation:
         )
         pad, cache = pad_token(config, num_rows), visible_cache(config, model_kwargs, num_rows)
         criteria = StoppingCriteriaList(stopping_criteria)
-        if self.stop_strings:
-            criteria.append(StopStringCriteria(self.tokenizer, list(self.stop_strings)))
+        if strings := (*self.stop_strings, *_stop_strings(stop_strings, self.tokenizer)):
+            criteria.append(StopStringCriteria(self.tokenizer, list(strings)))
         processors, params = logits_processor, SamplingParams()
         if config.do_sample:
             processors, params = split_warpers(processors)
@@ -296,6 +302,8 @@ class Speculation:
                 processors_of_row(processors, number, num_rows, config.num_return_sequences or 1),
                 params,
                 criteria,
+                number=number,
+                num_rows=num_rows,
                 keep_scores=keep_scores,
             )
             for number, of_row in enumerate(columns)
@@ -306,6 +314,10 @@ class Speculation:
         target = CachedTarget(decoder, prefill_rows=config.prefill_chunk_size or PREFILL_ROWS)
         seed, drafter = self._seed(params), self._drafter_of_now(target.info)
         verifier = self.verifier if params.is_greedy else self.sampling_verifier
+        if (theirs := given.get("streamer")) is not None and self.streamer is not None:
+            raise InvalidInput("a streamer is given to generate and to speculate; leave one out")
+        if streamer is None:
+            streamer = theirs  # `generate` has put the prompt already
         if streamer is None and self.streamer is not None:
             streamer = self.streamer
             streamer.put(input_ids.cpu())
@@ -375,7 +387,9 @@ class Speculation:
                 draft = opened(self.draft_model, self.draft_storage, self.draft_head_tokens)
                 drafter = replace(drafter, model=draft.target)
             known = None not in (self.tokenizer, getattr(self.draft_model, "tokenizer", None))
-            if not known and not traits.translates:
+            pair = target.name, drafter.model.info.name
+            if not known and not traits.translates and pair not in self._warned:
+                self._warned.add(pair)
                 warn_of_vocabularies(target, drafter.model.info)
         made: Drafter = drafter
         return made
@@ -386,6 +400,16 @@ class Speculation:
         if self.seed is not None:
             return self.seed
         return int(torch.randint(2**63 - 1, ()))
+
+
+def _stop_strings(given: Any, tokenizer: Any) -> tuple[str, ...]:
+    strings = tuple(() if given is None else texts("stop_strings", given))
+    if strings and tokenizer is None:
+        raise InvalidInput(
+            "stop_strings needs the tokenizer, and generate does not hand its own on to a "
+            "custom_generate; pass it to speculate(tokenizer=...)"
+        )
+    return strings
 
 
 def _require(given: Any, option: str, what: str, *members: str) -> None:

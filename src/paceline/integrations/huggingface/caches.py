@@ -4,21 +4,22 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from typing import Any
 
 import torch
 from torch import Tensor
 from transformers import Cache, GenerationConfig
-from transformers.cache_utils import DynamicLayer
+from transformers.cache_utils import DummyLayer, DynamicLayer
 
 from paceline.core.passes import prefill
 from paceline.errors import InvalidInput
 from paceline.integrations.huggingface.rows import Row
+from paceline.targets.attention import Pass, Segment
 from paceline.targets.cached import CachedTarget
 from paceline.targets.hf.probe import TOLERANCE
 from paceline.targets.slot import Slot
-from paceline.targets.state.kv import keys_and_values
+from paceline.targets.state.kv import KeyValueCache, keys_and_values
 
 
 def visible_cache(
@@ -72,9 +73,10 @@ def open_slot(
 def adopt(target: CachedTarget, slot: Slot, cache: Cache, number: int, row: Row) -> None:
     """Copy what a cache holds of a row's prompt into a fresh slot; the cache is not changed.
 
-    The last copied token is computed anew and compared: its keys depend on all tokens before, so
-    this finds the cache of another text or model, or one that is laid out in another way. Layers
-    that keep less than the whole sequence, or in another form, are not read; then the engine
+    It is compared with what the model computes: the keys and values of the first layer for every
+    token, which depend on nothing but the token and its place, and those of all layers for the last
+    one. This finds the cache of another text or model, or one that is laid out in another way.
+    Layers that keep less than the whole sequence, or in another form, are not read; then the engine
     computes the prompt.
 
     Args:
@@ -104,6 +106,7 @@ def adopt(target: CachedTarget, slot: Slot, cache: Cache, number: int, row: Row)
         state.write(index, keys[:, :-1], values[:, :-1], 0)
     state.keep(range(known - 1))
     slot.append(row.prompt[: known - 1])
+    first = _first_layer(target, row.prompt[:known])
     try:
         prefill(target, slot, row.prompt[known - 1 : known])
     except RuntimeError:  # keys of other shapes
@@ -115,11 +118,43 @@ def adopt(target: CachedTarget, slot: Slot, cache: Cache, number: int, row: Row)
             for pair, other in zip(computed, stored, strict=True)
             for ours, theirs in zip(pair, other, strict=True)
         )
+        same = same and all(
+            _close(ours[:, :known], theirs) for ours, theirs in zip(first, stored[0], strict=True)
+        )
     if not same:
         raise InvalidInput(
             "the cache does not hold what the model computes for the first tokens of input_ids; "
             "pass the cache that these tokens made, or none"
         )
+
+
+class _Enough(Exception):
+    """The first layer has been written."""
+
+
+class _FirstLayer(KeyValueCache):
+    """A cache that ends a pass when a second layer is to be written."""
+
+    def write(self, layer: int, keys: Tensor, values: Tensor, start: int) -> None:
+        if layer:
+            raise _Enough
+        super().write(layer, keys, values, start)
+
+
+def _first_layer(target: CachedTarget, tokens: Sequence[int]) -> tuple[Tensor, Tensor]:
+    """What the first layer keeps of the tokens, `[heads, n or more, head_dim]` each."""
+    cache, device = _FirstLayer(len(tokens)), target.decoder.device
+    for start in range(0, len(tokens), target.prefill_rows):
+        chunk = torch.tensor(tokens[start : start + target.prefill_rows], device=device)
+        end = start + len(chunk)
+        segment = Segment(cache, 0, len(chunk), start, None, end)
+        places = torch.arange(start, end, device=device)
+        cache.begin(start, end)
+        with torch.inference_mode(), suppress(_Enough):
+            target.decoder.run(Pass(chunk, places, [segment], places[:0]))
+        cache.keep(range(start, end))
+    (found,) = cache.layers
+    return found
 
 
 def _close(ours: Tensor, theirs: Tensor) -> bool:
@@ -164,6 +199,8 @@ def extend(
         return False
     start = int(cache.get_seq_length())
     for index in range(len(layers[0])):
+        if index < len(cache.layers) and isinstance(cache.layers[index], DummyLayer):
+            continue  # it shares the keys and values of an earlier one
         keys, values = (
             torch.stack(
                 [

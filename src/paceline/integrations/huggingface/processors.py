@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from types import BuiltinFunctionType, FunctionType
 from typing import Any
 
 import torch
@@ -60,8 +61,9 @@ def processors_of_row(
 ) -> LogitsProcessorList:
     """The processors for one row of a batch, which they see as a batch of one.
 
-    What the library's own processors know of each row is cut out for this row. Others are shared
-    by the rows.
+    What the library's own processors know of each row is cut out for this row. Others may keep a
+    state, as grammars do: the first row has the object itself, and every other row a copy of its
+    own. Functions are shared.
 
     Args:
         processors: those of the whole batch.
@@ -74,9 +76,42 @@ def processors_of_row(
     if num_rows == 1:
         return processors
     place = row, row // rows_per_prompt
-    return LogitsProcessorList(
-        _OF_ROW[type(p)](p, *place) if type(p) in _OF_ROW else p for p in processors
+    return LogitsProcessorList(_of_row(processor, *place) for processor in processors)
+
+
+def _of_row(processor: Any, row: int, prompt: int) -> Any:
+    if (cut := _OF_ROW.get(type(processor))) is not None:
+        return cut(processor, row, prompt)
+    stateless = type(processor) in _PURE or isinstance(
+        processor, (FunctionType, BuiltinFunctionType)
     )
+    return processor if stateless or row == 0 else copied(processor)
+
+
+def copied(processor: Any) -> Any:
+    """A copy with a state of its own. What cannot be copied inside it is shared, as it is constant.
+
+    Compiled grammars, for one, are handles of another language: they do not change, and the state
+    beside them is in lists and numbers.
+    """
+    try:
+        return copy.deepcopy(processor)
+    except (TypeError, RuntimeError, NotImplementedError):
+        mine = copy.copy(processor)
+        for name, value in vars(processor).items():
+            setattr(mine, name, _copied_value(value))
+        return mine
+
+
+def _copied_value(value: Any) -> Any:
+    if isinstance(value, (list, set)):
+        return type(value)(_copied_value(item) for item in value)
+    if isinstance(value, dict):
+        return {key: _copied_value(item) for key, item in value.items()}
+    try:
+        return copy.deepcopy(value)
+    except (TypeError, RuntimeError, NotImplementedError):
+        return value
 
 
 def _repetition(processor: Any, row: int, prompt: int) -> Any:

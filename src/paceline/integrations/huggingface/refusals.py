@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import GenerationConfig, GenerationMixin
+from transformers import Cache, GenerationConfig, GenerationMixin
 from transformers.generation import GenerationMode
 
 from paceline.errors import InvalidInput
@@ -41,28 +41,71 @@ _SERVED_INPUTS = frozenset(
 
 _DROPPED = {
     "synced_gpus": "put the model onto the devices of one process",
-    "streamer": "pass it to speculate(streamer=...)",
     "assistant_model": "pass it to speculate(draft_model=...)",
 }
 
 
-def refuse_dropped(frame: FrameType | None) -> None:
+def refuse_dropped(given: Mapping[str, Any]) -> None:
     """Refuse what `generate` was given and does not hand on to a `custom_generate`.
 
-    A streamer that never hears of the end can block its reader for good, so it is worth a look
-    at the local variables of `generate`, which is the only place where these arguments are.
-
     Args:
-        frame: of what `generate` called.
+        given: see `arguments_of_generate`.
     """
-    caller = None if frame is None else frame.f_back
-    if caller is None or caller.f_code is not inspect.unwrap(GenerationMixin.generate).__code__:
-        return
     for name, advice in _DROPPED.items():
-        if caller.f_locals.get(name) is not None:
+        if given.get(name) is not None:
             raise InvalidInput(
                 f"generate does not hand {name} on to a custom_generate; {advice} instead"
             )
+
+
+def arguments_of_generate(frame: FrameType | None) -> Mapping[str, Any]:
+    """The local variables of `generate`, if that is what called the function of `frame`; else none.
+
+    `generate` keeps a streamer and an assistant model to itself when it is given a
+    `custom_generate`: it hands on the arguments that its own loop does not take, and these it does.
+    A streamer that never hears of the end can block its reader for good, and a draft model that is
+    dropped without a word is a setting ignored, so this looks where they are. Nothing else in
+    Paceline looks at frames.
+    """
+    caller = None if frame is None else frame.f_back
+    if caller is None or caller.f_code is not inspect.unwrap(GenerationMixin.generate).__code__:
+        return {}
+    return caller.f_locals
+
+
+def refuse_changed_inputs(model: Any, ids: Tensor, mask: Tensor | None) -> None:
+    """Refuse a model whose inputs are changed on their way, which speculation would not see.
+
+    What wraps a model, as `peft` does for prompt tuning, may put its own function in the place of
+    the one that prepares the inputs. It has to prepare what that one prepares.
+
+    Args:
+        model: the target.
+        ids: the prompts.
+        mask: their attention mask.
+
+    Raises:
+        InvalidInput: it prepares something else.
+    """
+    put_in = vars(model).get("prepare_inputs_for_generation")
+    if put_in is None:
+        return
+    call: dict[str, Any] = {"attention_mask": mask, "is_first_iteration": True}
+    own = type(model).prepare_inputs_for_generation(model, ids, **call)
+    found = put_in(ids, **call)
+    names = {name for inputs in (own, found) for name, value in inputs.items() if value is not None}
+    if any(not _same(own.get(name), found.get(name)) for name in names):
+        raise InvalidInput(
+            "the inputs of the model are changed before they reach it (prompt tuning, p-tuning or "
+            "the like), and speculate decodes the model itself; leave custom_generate out, or "
+            "merge what was tuned into the model"
+        )
+
+
+def _same(one: Any, other: Any) -> bool:
+    if isinstance(one, Tensor) and isinstance(other, Tensor):
+        return torch.equal(one, other)
+    return type(one) is type(other) and (isinstance(one, Cache) or one == other)
 
 
 def refuse_unsupported(
@@ -110,7 +153,9 @@ def refuse_unsupported(
             "onto the devices of one process"
         )
     for name, value in inputs.items():
-        if name not in _SERVED_INPUTS and value is not None:
+        # `generate` hands on the outputs of an encoder for images, and none where there are none.
+        is_empty = value is None or (isinstance(value, Mapping) and not value)
+        if name not in _SERVED_INPUTS and not is_empty:
             raise InvalidInput(
                 f"the model input {name} is not supported: speculate decodes from input_ids "
                 "alone; leave it out"

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 from transformers import LogitsProcessorList, StoppingCriteriaList
 
 from paceline.core.sampling import SamplingParams
+from paceline.errors import InvalidInput
 from paceline.integrations.huggingface.processors import pure_ones
 from paceline.sampling.warp import truncate
 
@@ -27,6 +29,7 @@ class Row:
         processors: the row's own, see `processors_of_row`.
         params: what is left to the engine of them, see `split_warpers`.
         criteria: what ends the row.
+        number, num_rows: which row of how many.
         keep_scores: hand the criteria the processed scores, as `generate` does where they are
             asked for.
     """
@@ -39,8 +42,11 @@ class Row:
         params: SamplingParams,
         criteria: StoppingCriteriaList,
         *,
+        number: int = 0,
+        num_rows: int = 1,
         keep_scores: bool = False,
     ) -> None:
+        self._place = number, num_rows
         self.columns: list[int] = columns.tolist()
         self.prompt: list[int] = ids[columns].tolist()
         self._processors, self._params, self._criteria = processors, params, criteria
@@ -53,7 +59,7 @@ class Row:
         """The scores behind `tokens` that the engine's options are for, float32."""
         if self._end(tokens) is not None:
             return logits  # of a token behind the end, which will not come out
-        scores = _call(self._processors, self._padded(tokens), logits)
+        scores = _call(self._processors, self._padded(tokens), logits, self._place)
         if self._scores is not None:
             done = scores if self._params.is_greedy else truncate(scores, self._params)
             self._scores[len(tokens)] = done
@@ -64,7 +70,8 @@ class Row:
 
         Others may count their calls or keep a state, and a draft is not the text.
         """
-        return _call(self._pure, self._padded(tokens), logits)[0].to(logits.device)
+        scores = _call(self._pure, self._padded(tokens), logits, self._place)
+        return scores[0].to(logits.device)
 
     def stop(self, answer: Sequence[int], above: int) -> int | None:
         """See `engine.StopRule`. What it keeps of `answer` is final."""
@@ -97,8 +104,27 @@ class Row:
         return torch.cat([self._final, new])[None]
 
 
-def _call(processors: LogitsProcessorList, ids: Tensor, logits: Tensor) -> Tensor:
-    """Scores `[1, V]`. The processors may write into `logits`, which are the warp's copy."""
+def _call(
+    processors: LogitsProcessorList, ids: Tensor, logits: Tensor, place: tuple[int, int]
+) -> Tensor:
+    """Scores `[1, V]`. The processors may write into `logits`, which are the warp's copy.
+
+    One that knows its batch, and adds something of `[B, V]`, gives a row for every row of the
+    batch: the one at `place` is meant.
+
+    Raises:
+        InvalidInput: a processor gives something else.
+    """
     scores = logits[None].to(ids.device, torch.float32)
-    processed: Tensor = processors(ids, scores)
-    return processed
+    number, num_rows = place
+    for processor in processors:
+        processed: Any = LogitsProcessorList([processor])(ids, scores)
+        shape = tuple(processed.shape) if isinstance(processed, Tensor) else None
+        if shape not in ((1, scores.shape[1]), (num_rows, scores.shape[1])):
+            came = f"a {type(processed).__name__}" if shape is None else f"{list(shape)}"
+            raise InvalidInput(
+                f"the logits processor {processor!r:.80} returned {came}; it was called for one "
+                f"row, and has to return scores of shape [1, {scores.shape[1]}]"
+            )
+        scores = processed if len(processed) == 1 else processed[number : number + 1]
+    return scores
