@@ -151,7 +151,7 @@ class BenchResult:
 
     @property
     def categories(self) -> list[str]:
-        """Of the prompts that were run, in order."""
+        """The categories of the prompts that were run, in order."""
         return list(dict.fromkeys(self.items[run.item].category for run in self.runs))
 
     @cached_property

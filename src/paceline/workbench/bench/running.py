@@ -131,7 +131,7 @@ def run(setting: Setting, step: Step, **changes: Any) -> Run:
 def parting(setting: Setting, item: int, method: int, position: int) -> Parting | None:
     """Why an answer parts from plain decoding at `position`; None where it does not, this time.
 
-    Both are run again, up to there, with the logits behind each token.
+    Both are run again, up to there, with the logits after each token.
     """
     plain, plain_logits = _with_logits(setting, Step(item, 0), position)
     other, other_logits = _with_logits(setting, Step(item, method), position)

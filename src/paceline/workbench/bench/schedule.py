@@ -18,7 +18,7 @@ def schedule(num_items: int, num_methods: int, repeats: int) -> Iterator[Step]:
 
     On each prompt, `repeats` times, every method has a turn and plain decoding has two, half a
     cycle apart: their ratio is 1 but for noise, which is how the noise is known. The cycle is
-    rotated from turn to turn, so that no method always comes behind the same other one or first.
+    rotated from turn to turn, so that no method always comes first or after the same other one.
 
     Example:
         >>> [step.method for step in schedule(2, 3, 1)]

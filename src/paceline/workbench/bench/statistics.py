@@ -196,7 +196,7 @@ def compare(
 
 
 def _half_width(logs: Sequence[float], variances: float, noise: Noise, confidence: float) -> float:
-    """Of the interval of the mean of the logarithms.
+    """Half the width of the interval of the mean of the logarithms.
 
     Args:
         logs: of the ratio, one a prompt.

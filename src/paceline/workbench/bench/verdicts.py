@@ -49,7 +49,7 @@ def _best(result: BenchResult) -> Verdict | None:
     if not ratios:
         return None
 
-    def told(place: int) -> str:
+    def named(place: int) -> str:
         if not place:
             return "plain decoding"
         return f"`{result.methods[place].name}` ({cells.with_interval(ratios[place])})"
@@ -70,7 +70,7 @@ def _best(result: BenchResult) -> Verdict | None:
         return Verdict(
             "warning",
             "undecided",
-            f"The best figure is that of {told(first)}, in times of plain decoding. Fewer than "
+            f"The best figure is that of {named(first)}, in times of plain decoding. Fewer than "
             f"{FEWEST_PROMPTS} prompts say little about others: take more.",
         )
     best, *rest = result.fastest
@@ -78,26 +78,26 @@ def _best(result: BenchResult) -> Verdict | None:
         return Verdict(
             "bad",
             "slower" if not rest else "no gain",
-            f"No method was faster than plain decoding. The best was {told(first)}, in times of "
+            f"No method was faster than plain decoding. The best was {named(first)}, in times of "
             "its speed.",
         )
     if not rest:
         return Verdict(
-            "good", "faster", f"The fastest was {told(best)}, in times of plain decoding."
+            "good", "faster", f"The fastest was {named(best)}, in times of plain decoding."
         )
     if 0 not in rest:
         return Verdict(
             "good",
             "faster",
             f"All faster than plain decoding, and too close to tell apart: "
-            f"{', '.join(map(told, result.fastest))}. More prompts or --repeats tell more.",
+            f"{', '.join(map(named, result.fastest))}. Take more prompts, or --repeats.",
         )
-    others = ", ".join(told(place) for place in rest if place)
+    others = ", ".join(named(place) for place in rest if place)
     return Verdict(
         "warning",
         "undecided",
-        f"The best figure is that of {told(best)}, in times of plain decoding, which noise alone "
-        f"could have made. {f'Nor can it be told from {others}. ' if others else ''}Take more "
+        f"The best figure is that of {named(best)}, in times of plain decoding, which noise alone "
+        f"could have made. {f'Nor is it apart from {others}. ' if others else ''}Take more "
         "prompts, or --repeats.",
     )
 

@@ -54,7 +54,7 @@ def measure_passes(
         long_context: a second context, to see what the cache costs; None leaves it out.
         rows: of one sequence. Those that the target does not take are left out.
         repeats: passes of each shape; the first is not counted.
-        tell: told of each shape.
+        tell: called for each shape.
 
     Raises:
         InvalidInput: no text.
@@ -161,7 +161,7 @@ def measure_method(
     """What drafting and the rest of a round take, from real rounds at two draft lengths.
 
     The draft time is fitted as fixed + per token, through the medians at the lengths that were
-    really drafted. `name` is what `tell` is told; None is that of the drafter.
+    really drafted. `name` is what `tell` reports; None is that of the drafter.
 
     Raises:
         InvalidInput: no prompt.

@@ -39,7 +39,7 @@ def memory_beside(
 ) -> SpeculationMemory:
     """What a method takes beside the target, for `batch` sequences of `context` tokens.
 
-    A draft model's laws count as kept, as they are above temperature 0.
+    A draft model's distributions count as kept, as they are above temperature 0.
     """
     size = None
     if draft is not None:

@@ -176,7 +176,7 @@ def _interval(
         reach = reach * (tested / before) * rate
         tokens = tokens + reach
         before = max(accepted, 1)
-    # Median and quartiles: of a normal law the quartile lies .674 standard deviations off.
+    # Median and quartiles: of a normal distribution the quartile lies .674 standard deviations off.
     times = generator.lognormal(0.0, spread / 0.674, draws)
     edge = (1 - CONFIDENCE) / 2
     low, high = np.quantile(tokens * times, [edge, 1 - edge])

@@ -51,7 +51,7 @@ class Reader:
     Args:
         info: of the target.
         params: how the target's tokens are drawn.
-        target: for texts of others, and for laws; None where it is not needed.
+        target: for texts of others, and for distributions; None where it is not needed.
         by_target: whether the target wrote the texts, under `params`.
         seed: of what is left to chance.
     """
@@ -91,8 +91,8 @@ class Reader:
         reach = room if limit is None else min(room, limit)
 
         def longest(done: int) -> int:
-            behind = reach - len(text.prompt) - done + 1
-            return max(0, min(num_draft_tokens, self._room(text) - done - 1, behind))
+            left = reach - len(text.prompt) - done + 1
+            return max(0, min(num_draft_tokens, self._room(text) - done - 1, left))
 
         random = torch.Generator().manual_seed(self._seed_of(text))
         counts = walk(rows, longest, lambda: float(torch.rand((), generator=random)))
@@ -108,7 +108,7 @@ class Reader:
             token, path = text.answer[place], text.answer[:place]
             q = theirs.law(logits, path)
             if laws_of_target is None:
-                # The target's law is all on the recorded token.
+                # The target's distribution is a point mass on the recorded token.
                 yield Row(float(q[token]), alpha=float(q[token]))
                 continue
             p = next(laws_of_target)
@@ -141,8 +141,8 @@ class Reader:
     def _laws(self, warp: SamplingWarp, text: RecordedText) -> Iterator[Tensor]:
         if self.target is None:
             raise InvalidInput(
-                "the laws of the target are needed, and it was not loaded; only its own text at "
-                "temperature 0 can be replayed without it"
+                "the target is needed for its distributions, and it was not loaded; only its own "
+                "text at temperature 0 can be replayed without it"
             )
         place = 0
         for block in teacher_forced(self.target, text.tokens, len(text.prompt)):
@@ -196,7 +196,7 @@ class Reader:
         return Replayed(counts, nodes, draft_s=tuple(times))
 
     def _reference(self, text: RecordedText) -> tuple[int, ...]:
-        """What the target says at each place of the answer, behind the recorded tokens."""
+        """What the target says at each place of the answer, after the recorded tokens."""
         if self.by_target:
             return text.answer
         if text.id not in self._references:

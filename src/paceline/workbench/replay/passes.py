@@ -1,4 +1,4 @@
-"""Teacher forcing: the logits behind every token of a text, in a few long passes."""
+"""Teacher forcing: the logits after every token of a text, in a few long passes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ROWS = 64
 def teacher_forced(
     target: Target, tokens: Sequence[int], first: int, *, rows: int = ROWS
 ) -> Iterator[Tensor]:
-    """The logits behind the tokens before each of `tokens[first:]`, in blocks `[n, V]`.
+    """The logits after the tokens before each of `tokens[first:]`, in blocks `[n, V]`.
 
     Args:
         target: any model; its own limit of rows a pass is kept.

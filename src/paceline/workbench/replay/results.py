@@ -177,7 +177,7 @@ def replay(
         texts: the records.
         methods, drafters: the same ones.
         default_length: of drafts, for methods that name none.
-        step: told what comes next.
+        step: called with what comes next.
         about: for the report.
         timed: time passes of the reader's target, to predict speed-ups.
     """

@@ -1,21 +1,21 @@
 r"""The rounds that decoding would have made along a recorded text.
 
-Let x be the token at some place of the answer, p and q the laws of target and draft there, behind
-the recorded tokens. Under the rule of Leviathan et al. (arXiv 2211.17192) a round gives x as an
-*accepted draft token* with probability min(p(x), q(x)), and in all with probability p(x). So where
-the target wrote the text, x came from the draft with probability
+Let x be the token at some place of the answer, p and q the distributions of target and draft there,
+after the recorded tokens. Under the rule of Leviathan et al. (arXiv 2211.17192) a round gives x as
+an *accepted draft token* with probability min(p(x), q(x)), and in all with probability p(x). So
+where the target wrote the text, x came from the draft with probability
 
     min(p(x), q(x)) / p(x) = min(1, q(x) / p(x)),
 
 independently from place to place given the text. If it did, the round goes on at the next place,
 whose context is again the recorded text; if not, x is the correction and the round ends. These are
-all the probabilities there are, so rounds drawn with them along the text have *exactly* the law
-that the rounds of decoding have, given that they wrote it. At temperature 0 the probabilities are
-0 and 1, and the rounds are those of decoding, one by one.
+all the probabilities there are, so rounds drawn with them along the text have *exactly* the
+distribution that the rounds of decoding have, given that they wrote it. At temperature 0 the
+probabilities are 0 and 1, and the rounds are those of decoding, one by one.
 
 Where others wrote the text, a round accepts the draft token with probability alpha, the sum of
 min(p, q), and stays on the text with probability min(p(x), q(x)); if it accepts another token it
-leaves the text, and what would have come behind it is not known.
+leaves the text, and what would have come after it is not known.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Row:
     Args:
         stay: the probability that the draft token is accepted and is the recorded token.
         leave: that it is accepted and is another one.
-        alpha: the sum of min(p, q); None where the law p is not known.
+        alpha: the sum of min(p, q); None where p is not known.
     """
 
     stay: float
@@ -48,7 +48,7 @@ def walk(
 
     Args:
         rows: one a token of the answer.
-        longest: the length of a draft behind so many answered tokens.
+        longest: the length of a draft after that many answered tokens.
         uniform: a draw from [0, 1); asked only where something is left to chance.
 
     Example:

@@ -23,7 +23,7 @@ class Item:
         id: unique in its file: the item's own `question_id` or `id`, else its line number.
         prompt: a text, or chat messages.
         category: groups items in reports; "all" where the file names none.
-        answer: what was recorded behind the prompt; None where nothing was.
+        answer: what was recorded after the prompt; None where nothing was.
         later_turns: what the user said after the first answer, in Spec-Bench's format. It belongs
             to an answer that is not known, so it is no part of the prompt.
         answer_tokens: the token ids of the answer, where they were recorded: a text alone may
@@ -179,8 +179,8 @@ def select(
     Args:
         items: all of them.
         categories: these alone; None is all.
-        per_category: at most so many of each.
-        limit: at most so many altogether.
+        per_category: at most this many of each.
+        limit: at most this many altogether.
 
     Raises:
         InvalidInput: a category that no item has.
