@@ -115,14 +115,12 @@ def _race(
     # What everybody's first answers take, as if none were faster than plain decoding.
     each = FIRST_BLOCKS * plain.prefill_s
     a_token = FIRST_BLOCKS * plain.decode_s / max(len(plain.tokens), 1)
-    room = FIRST_SHARE * (deadline - clock())
     shortest = min(most, SHORTEST_ANSWER)
     for arm in range(1, len(setting.methods)):
-        warming = WARM_UP_TOKENS * a_token / FIRST_BLOCKS
-        if (
-            len(arms) >= FEWEST_METHODS
-            and (len(arms) + 1) * (each + shortest * a_token + warming) > room
-        ):
+        # By the clock of now, since warming up may itself take long on a busy machine.
+        room = FIRST_SHARE * (deadline - clock())
+        needed = (len(arms) + 1) * (each + shortest * a_token)
+        if len(arms) >= FEWEST_METHODS and needed > room:
             found.left_out.append(arm)
             continue
         _warm_up(setting, arm, most)
