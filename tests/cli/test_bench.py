@@ -193,3 +193,35 @@ def test_prompts_come_from_standard_input_too(run, tiny):
         input="one two one two\n",
     )  # fmt: skip
     assert result.exit_code == 0, result.stderr
+
+
+def test_a_plan_reads_what_a_benchmark_of_auto_wrote(bench, run, tiny, tmp_path):
+    """`auto` is a candidate by its measured speed; fixed lengths only as far as they are known."""
+    found = bench("--method", "ngram,k=auto", "--method", "recycling,k=auto,3", "--json")
+    assert found.exit_code == 0, found.stderr
+    report = tmp_path / "bench.json"
+    report.write_text(found.stdout)
+    marks = json.loads(found.stdout)["prompts"][0]["methods"]["ngram,k=auto"]["drafts"]
+    assert [len(text) for text in marks] == [12]
+    assert set(marks[0]) <= set("10+-")
+    result = run("plan", "--model", tiny, "--from", report, "--json")
+    assert result.exit_code == 0, result.stderr
+    plan = json.loads(result.stdout)
+    methods = json.loads(found.stdout)["methods"]
+    auto = {
+        (row["method"], row["speedup"])
+        for row in [*plan["predictions"], *({**row, "method": "noise"} for row in plan["noise"])]
+        if row.get("num_draft_tokens") == "auto" or row["method"] == "noise"
+    }
+    drafted = [
+        method
+        for method in methods
+        if method["num_draft_tokens"] == "auto" and method["acceptance"]["drafted"]
+    ]
+    assert {speed for _, speed in auto} == {
+        method["overall"]["speedup"]["value"] for method in drafted
+    }
+    lengths = {row["num_draft_tokens"] for row in plan["predictions"]}
+    assert 3 in lengths or not any(
+        method["acceptance"]["drafted"] for method in methods if method["num_draft_tokens"] == 3
+    )

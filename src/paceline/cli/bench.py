@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
+from paceline.cli import bench_options as own
 from paceline.cli import options, terminal, threads
 from paceline.cli.calls import DEFAULT_MODEL, default_draft, load_draft, tell_written, uses_chat
 from paceline.cli.counting import counting
@@ -22,108 +22,16 @@ if TYPE_CHECKING:
     from paceline.workbench.bench.running import Setting
     from paceline.workbench.bench.runs import Run
 
-_PROMPTS, _RUN, _OUTPUT = "Prompts", "Run", "Output"
-
 INTERRUPTED = 130
-
-PromptsFile = Annotated[
-    str,
-    typer.Option(
-        "--prompts",
-        metavar="FILE",
-        rich_help_panel=_PROMPTS,
-        help="JSON lines with turns, prompt or messages, and category; or plain text, a prompt a "
-        "line. - is standard input.",
-    ),
-]
-Categories = Annotated[
-    str | None,
-    typer.Option(
-        "--categories",
-        metavar="A,B",
-        rich_help_panel=_PROMPTS,
-        help="Prompts of these categories alone.",
-    ),
-]
-PerCategory = Annotated[
-    int | None,
-    typer.Option(
-        "--per-category",
-        metavar="N",
-        min=1,
-        rich_help_panel=_PROMPTS,
-        help="The first N prompts of each category.",
-    ),
-]
-Limit = Annotated[
-    int | None,
-    typer.Option(
-        "--limit",
-        metavar="N",
-        min=1,
-        rich_help_panel=_PROMPTS,
-        help="At most N prompts, round-robin over categories.",
-    ),
-]
-Methods = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--method",
-        metavar="METHOD",
-        rich_help_panel="Drafting",
-        help="A drafter and settings, as in ngram,k=2,4 or model,draft=NAME,k=5 or "
-        "ngram+model,k=auto; several values make several methods. Repeatable. Plain decoding is "
-        "always in.",
-    ),
-]
-Repeats = Annotated[
-    int,
-    typer.Option(
-        "--repeats", metavar="N", min=1, rich_help_panel=_RUN, help="Runs of a method on a prompt."
-    ),
-]
-Markdown = Annotated[
-    Path | None,
-    typer.Option(
-        "--markdown", metavar="FILE", rich_help_panel=_OUTPUT, help="Write the report as Markdown."
-    ),
-]
-Html = Annotated[
-    Path | None,
-    typer.Option(
-        "--html",
-        metavar="FILE",
-        rich_help_panel=_OUTPUT,
-        help="Write the report as one HTML file, with plots.",
-    ),
-]
-SaveAnswers = Annotated[
-    Path | None,
-    typer.Option(
-        "--save-answers",
-        metavar="FILE",
-        rich_help_panel=_OUTPUT,
-        help="Write the answers of plain decoding, for `paceline replay`.",
-    ),
-]
-Seed = Annotated[
-    int,
-    typer.Option(
-        "--seed",
-        metavar="N",
-        rich_help_panel="Sampling",
-        help="Seed for the first prompt; each prompt has its own, the same for every method.",
-    ),
-]
 
 
 def bench(
-    prompts: PromptsFile,
-    method: Methods = None,
+    prompts: own.PromptsFile,
+    method: own.Methods = None,
     model: options.Model = DEFAULT_MODEL,
-    categories: Categories = None,
-    per_category: PerCategory = None,
-    limit: Limit = None,
+    categories: own.Categories = None,
+    per_category: own.PerCategory = None,
+    limit: own.Limit = None,
     raw: options.Raw = False,
     dtype: options.Dtype = "auto",
     storage: options.Storage = "auto",
@@ -137,13 +45,13 @@ def bench(
     top_k: options.TopK = 0,
     top_p: options.TopP = 1.0,
     min_p: options.MinP = 0.0,
-    seed: Seed = 0,
+    seed: own.Seed = 0,
     max_tokens: options.MaxTokens = 128,
-    repeats: Repeats = 1,
+    repeats: own.Repeats = 1,
     as_json: options.AsJson = False,
-    markdown: Markdown = None,
-    html: Html = None,
-    save_answers: SaveAnswers = None,
+    markdown: own.Markdown = None,
+    html: own.Html = None,
+    save_answers: own.SaveAnswers = None,
 ) -> None:
     """Measure what each method gives on your prompts. Ctrl-C keeps what was measured."""
     # Whatever can be wrong is found before the models are loaded and anything is run.

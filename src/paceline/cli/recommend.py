@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from paceline.cli import bench, options, terminal, threads
+from paceline.cli import bench, bench_options, options, terminal, threads
 from paceline.cli.calls import DEFAULT_MODEL, default_draft, tell_written, uses_chat
 from paceline.cli.counting import steps
 from paceline.drafting.tuned import tuned_file
@@ -72,13 +72,13 @@ MaxTokens = Annotated[
 
 
 def recommend(
-    prompts: bench.PromptsFile,
+    prompts: bench_options.PromptsFile,
     model: options.Model = DEFAULT_MODEL,
     draft_model: options.DraftModel = None,
     draft_storage: options.DraftStorage = None,
     draft_head_tokens: options.DraftHeadTokens = None,
     budget: Budget = DEFAULT_BUDGET,
-    categories: bench.Categories = None,
+    categories: bench_options.Categories = None,
     limit: Limit = DEFAULT_PROMPTS,
     raw: options.Raw = False,
     dtype: options.Dtype = "auto",
@@ -89,12 +89,12 @@ def recommend(
     top_k: options.TopK = 0,
     top_p: options.TopP = 1.0,
     min_p: options.MinP = 0.0,
-    seed: bench.Seed = 0,
+    seed: bench_options.Seed = 0,
     max_tokens: MaxTokens = DEFAULT_MAX_TOKENS,
     output: Output = DEFAULT_FILE,
     as_json: options.AsJson = False,
-    markdown: bench.Markdown = None,
-    html: bench.Html = None,
+    markdown: bench_options.Markdown = None,
+    html: bench_options.Html = None,
 ) -> None:
     """Find the drafter and the settings to use on this machine for your prompts.
 

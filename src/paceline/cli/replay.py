@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from paceline.cli import bench, options, terminal, threads
+from paceline.cli import bench, bench_options, options, terminal, threads
 from paceline.cli.calls import DEFAULT_MODEL, default_draft, tell_written, uses_chat
 from paceline.cli.counting import counting
 from paceline.errors import InvalidInput
@@ -68,9 +68,9 @@ def replay(
     method: Methods = None,
     model: options.Model = DEFAULT_MODEL,
     text_by: TextBy = "others",
-    categories: bench.Categories = None,
-    per_category: bench.PerCategory = None,
-    limit: bench.Limit = None,
+    categories: bench_options.Categories = None,
+    per_category: bench_options.PerCategory = None,
+    limit: bench_options.Limit = None,
     raw: options.Raw = False,
     dtype: options.Dtype = "auto",
     storage: options.Storage = "auto",
@@ -83,11 +83,11 @@ def replay(
     top_k: options.TopK = 0,
     top_p: options.TopP = 1.0,
     min_p: options.MinP = 0.0,
-    seed: bench.Seed = 0,
+    seed: bench_options.Seed = 0,
     timed: Timed = True,
     as_json: options.AsJson = False,
-    markdown: bench.Markdown = None,
-    html: bench.Html = None,
+    markdown: bench_options.Markdown = None,
+    html: bench_options.Html = None,
 ) -> None:
     """Find the acceptance of drafters on recorded text, and the speed that it would give."""
     if timed or html is not None:
