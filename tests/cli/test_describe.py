@@ -29,7 +29,7 @@ class Magic:
     """
 
     name: ClassVar[str] = "magic"
-    needs: ClassVar[frozenset[str]] = frozenset({"hidden", Need.TOP_LOGITS})
+    needs: ClassVar[frozenset[str]] = frozenset({"hidden", Need.TOP_LOGITS, Hidden((2, 4))})
     exact: ClassVar[bool] = False
     wand: Wand = field(repr=False)
     spell: str
@@ -61,7 +61,7 @@ def test_a_plug_in_is_described_without_being_imported():
     assert found.source == "a_third_party.inner.magic:Magic"
     assert found.summary == "Draft by magic: two words a time."
     assert found.settings == (("wand", "what is waved, with both hands."), ("spell", "a text."))
-    assert sorted(found.needs) == ["hidden", "top_logits"]
+    assert sorted(found.needs) == ["hidden", "hidden states", "top_logits"]
     assert found.exact is False
     assert not any(name.startswith("a_third_party") for name in sys.modules)
 

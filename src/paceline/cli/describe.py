@@ -135,7 +135,7 @@ def _constant(statement: ast.AnnAssign | None) -> Any:
 
 
 def _words(statement: ast.AnnAssign | None) -> tuple[str, ...]:
-    """The strings and names that stand in a set."""
+    """The strings, names and records (`Hidden((2, 4))`, say) that stand in a set."""
     if statement is None or statement.value is None:
         return ()
     found = []
@@ -144,4 +144,6 @@ def _words(statement: ast.AnnAssign | None) -> tuple[str, ...]:
             found.append(node.value)
         elif isinstance(node, ast.Attribute):
             found.append(node.attr.lower())
+        elif isinstance(node, ast.Call) and getattr(node.func, "id", None) == "Hidden":
+            found.append("hidden states")
     return tuple(found)

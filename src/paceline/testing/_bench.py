@@ -144,7 +144,7 @@ def session_behind(bench: Bench, history: History) -> Iterator[DraftSession]:
         session = _open(bench)
         try:
             for number, tokens in enumerate(history):
-                session.observe(_round(bench, history[:number], tokens))
+                session.observe(round_of(bench, history[:number], tokens))
             yield session
         finally:
             session.close()
@@ -192,7 +192,7 @@ class _Followed:
             self._target.close(self._slot)
 
 
-def _round(bench: Bench, before: History, tokens: tuple[int, ...]) -> Committed:
+def round_of(bench: Bench, before: History, tokens: tuple[int, ...]) -> Committed:
     """What the engine tells of the prompt, or of a round whose draft was accepted as a whole."""
     text, needs = [token for part in before for token in part], bench.drafter.needs
     hidden = Hidden.union(needs)

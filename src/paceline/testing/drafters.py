@@ -31,6 +31,7 @@ from paceline.testing._bench import (
     key_of,
     large_target,
     propose,
+    round_of,
     session_behind,
     small_target,
     warp_behind,
@@ -194,7 +195,8 @@ def _check_text_alone(bench: Bench) -> None:
             for end in range(cut + 1, len(text) + 1):
                 warp = warp_behind(bench, (text[: end - 1],))
                 session.propose(Budget(MAX_BUDGET), warp, SeededNoise(end))
-                session.observe(Committed(text[end - 1 : end]))
+                hidden = round_of(bench, (text[: end - 1],), text[end - 1 : end]).hidden
+                session.observe(Committed(text[end - 1 : end], hidden=hidden))
             draft = session.propose(Budget(MAX_BUDGET), warp_behind(bench, (text,)), SeededNoise(0))
         if not _alike(draft, expected):
             fail(
