@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field, replace
@@ -61,6 +62,8 @@ from paceline.kernels.packing import Storage
 from paceline.sampling.noise import SeededNoise
 from paceline.targets.cached import PREFILL_ROWS, CachedTarget
 from paceline.targets.hf.choice import decoder_of
+
+log = logging.getLogger("paceline")
 
 
 @dataclass
@@ -202,6 +205,7 @@ def speculate(
                 draft=draft.target.info,
             )
         told = describe(draft.form, choice)
+        log.info("draft model %s: %s", draft.target.info.name, told)
     made = make_drafter(choice, drafts, tokenizer)
     control = make_controller(controller, num_draft_tokens, controller_options, drafter=made)
     return Speculation(
