@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.metadata import EntryPoint, EntryPoints
 from typing import Any, ClassVar
 
@@ -24,6 +24,7 @@ from paceline.generate.choice import Choice, choose, choose_drafter
 from paceline.generate.draft_models import OpenDraft
 from paceline.generate.parts import (
     check_processors,
+    draft_weights,
     encode_references,
     make_controller,
     make_drafter,
@@ -343,3 +344,14 @@ class TestControllers:
     def test_what_is_none(self, given: Any) -> None:
         with pytest.raises(PacelineError):
             make_controller(*given)
+
+
+def test_auto_is_told_what_reading_the_prompt_takes() -> None:
+    table = markov(4, 0)
+    table.info = replace(table.info, num_weights=7)
+    model = ModelDrafter(table)
+    weights = {"ngram": 0, "model": 7}
+    both = CascadeDrafter((NgramDrafter(), model))
+    assert [draft_weights(one) for one in (model, NgramDrafter(), both)] == [7, 0, weights]
+    expected = AutoController(drafters=("ngram", "model"), draft_weights=weights)
+    assert make_controller(drafter=both) == expected

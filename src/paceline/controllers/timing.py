@@ -93,6 +93,7 @@ class PassTimes:
         self._fitted = replace(self._shape, slope=self._shape.slope + self._prior)
         if table is not None:
             self._fitted = Curve.of_table(table)
+        self._whole: list[float] = []
 
     @property
     def level(self) -> float:
@@ -160,11 +161,19 @@ class PassTimes:
 
     def __call__(self, rows: float) -> float:
         """Seconds of a pass over a number of rows, between whole numbers as well."""
+        whole = int(rows)
+        while len(self._whole) < whole + 2:
+            self._whole.append(self._at(len(self._whole)))
+        low, high = self._whole[whole], self._whole[whole + 1]
+        return (low + (high - low) * (rows - whole)) * self._level
+
+    def _at(self, rows: int) -> float:
+        """Undisturbed seconds of a pass; its numbers of rows are whole, and lines lie between."""
         fitted = self._fitted
         found, missing = fitted(rows), fitted.places[0] - rows
         if missing > 0:
             found = max(found - fitted.slope * missing, 0.5 * found)
-        return found * self._level
+        return found
 
     def _fit(self) -> None:
         shape, noise = self._shape, _MAD * median(self._errors)
@@ -188,6 +197,7 @@ class PassTimes:
             own.append((fitted, weight))
         further = start * shape.slope + slope * shape.values[-1]
         self._fitted = Curve(places, rising(own), further)
+        self._whole = []
 
 
 @dataclass(frozen=True, slots=True)

@@ -145,7 +145,8 @@ def draft_weights(drafter: Any) -> int | dict[str, int]:
     traits = traits_of(drafter)
     if traits.combines:
         parts = {part.name: draft_weights(part) for part in drafter.drafters}
-        return {name: found for name, found in parts.items() if isinstance(found, int)}
+        counts = {name: found for name, found in parts.items() if isinstance(found, int)}
+        return counts if any(counts.values()) else 0
     if not traits.needs_draft_model:
         return 0
     found: int = drafter.model.info.num_weights
