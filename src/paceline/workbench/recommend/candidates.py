@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from paceline.generate.drafts import LEAVES
 from paceline.workbench.workload import Item
 from paceline.workbench.workload.methods import DraftSource, Method, parse_methods
 
-TREE = "tree,width=1,top_k=3,max_nodes=7"
+TREE = ",".join(["tree", *(f"{name}={value}" for name, value in LEAVES.items())])
 """One path with leaves beside it: the shape of tree that gains most beside a small draft model."""
 
 WITH_DRAFT_MODEL = (
@@ -58,7 +59,11 @@ def candidates(
         for what, drafter in BROUGHT.items()
         if items and all(what in item.drafting for item in items)
     ]
-    texts = [*brought, *(WITH_DRAFT_MODEL if draft is not None else ()), *ALONE]
+    texts = [*brought, *ALONE]
+    if draft is not None:
+        # N-grams come among the first six also there: the draft model may be too slow.
+        first, rest = WITH_DRAFT_MODEL[:3], WITH_DRAFT_MODEL[3:]
+        texts = [*brought, *first, ALONE[0], *rest, *ALONE[1:]]
     if layer_skip:
         texts.append("layer-skip,k=auto")
     return parse_methods(texts, draft, prompts_bring=True)
