@@ -23,6 +23,7 @@ from paceline.generate.api import Chunk, Generation, LanguageModel, Options, loa
 from paceline.integrations.huggingface import speculate
 from paceline.verifiers.coupling import CouplingVerifier
 from tests import tiny_folders
+from tests.tiny_models import build
 
 PROMPT = "the stop the END the stop"
 CHAT = [{"role": "user", "content": "the END"}]
@@ -907,3 +908,32 @@ def test_a_rule_and_a_drafter_as_objects(model: LanguageModel) -> None:
 def test_the_top_of_the_package_is_this_door() -> None:
     assert paceline.load is load
     assert paceline.LanguageModel is LanguageModel
+
+
+@pytest.mark.parametrize("rule", ["token", "tree", "naive", "coupling"])
+def test_no_processor_is_called_after_an_end_token(rule: str) -> None:
+    """The end stands in the middle of an accepted draft; a grammar has no state after it."""
+    language_model = load(build("llama"))
+    prompt = (3, 9, 4)
+    plain = language_model.generate(prompt, drafter="none", max_tokens=20).token_ids
+    cut = next(i for i in range(3, 20) if plain[i] not in plain[:i])
+    end, shown = plain[cut], []
+
+    def grammar(tokens: Any, logits: Any) -> Any:
+        shown.append(tuple(tokens))
+        assert end not in tokens[len(prompt) :]
+        return logits
+
+    found = language_model.generate(
+        prompt,
+        drafter="predicted-output",
+        drafter_options={"prediction": list(plain)},
+        verify=rule,
+        max_tokens=20,
+        stop_token_ids=[end],
+        processors=[grammar],
+        num_draft_tokens=8,
+    )
+    assert found.token_ids == plain[: cut + 1]
+    assert found.finish_reason == "stop"
+    assert shown

@@ -126,7 +126,8 @@ class SamplingWarp:
             walks (all of `math/verify` but those that say otherwise) each sees every position
             once, in order, with a history that is a prefix of what comes out.
         min_tokens: `hold_back` may not come out before the answer has this many tokens.
-        hold_back: the tokens that would end the answer.
+        hold_back: the tokens that would end the answer. Processors are not called for what
+            follows one of them in a draft, which cannot come out: a grammar has no state there.
 
     Example:
         >>> SamplingWarp(SamplingParams()).law(torch.tensor([1.0, 3.0, 2.0]))
@@ -156,7 +157,8 @@ class SamplingWarp:
         )
         self._allowed = None if params.allowed_token_ids is None else _ids(params.allowed_token_ids)
         self._banned = _ids(params.banned_token_ids)
-        self._banned_at_first = _ids(params.banned_token_ids.union(hold_back))
+        self._ends = frozenset(hold_back)
+        self._banned_at_first = _ids(params.banned_token_ids.union(self._ends))
 
     @property
     def is_greedy(self) -> bool:
@@ -196,7 +198,7 @@ class SamplingWarp:
         Raises: see `law`.
         """
         scores = logits
-        if self._processors:
+        if self._processors and self._ends.isdisjoint(path):
             # A processor that writes in place, as many do, must not change the target's logits.
             scores = logits.clone()
             for processor in self._processors:
