@@ -16,7 +16,7 @@ from paceline.workbench.recommend import measure as measuring
 from paceline.workbench.recommend.measure import Measured, measure
 from paceline.workbench.recommend.report import terminal_sections, verdicts
 from paceline.workbench.recommend.results import Recommendation
-from paceline.workbench.workload.methods import parse_methods
+from paceline.workbench.workload.methods import Method, parse_methods
 
 TEXTS = ["ngram,k=auto", "suffix,k=auto", "ngram,k=5", "suffix,k=8", "recycling,k=6", "jacobi"]
 SPEEDS = (1.0, 1.3, 2.0, 1.2, 1.1, 0.8, 0.5)
@@ -136,6 +136,11 @@ def test_where_time_is_short_the_most_promising_are_tried(
     assert tried[: measuring.FEWEST_METHODS] == list(range(measuring.FEWEST_METHODS))
     assert sorted([*tried, *found.left_out]) == list(range(27))
     assert found.left_out
+    methods = [Method(("ngram",), name=f"m{place}") for place in range(27)]
+    words = [verdict.word for verdict in verdicts(Recommendation(methods, found))]
+    assert "not tried" in words
+    assert ("too little time" in words) == (found.race.num_blocks <= 2)
+    assert ("too little time" in words) or budget > 1
 
 
 def test_a_prompt_that_gives_no_token_does_not_stop_it(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -73,13 +73,14 @@ def verdicts(found: Recommendation) -> list[Verdict]:
     """What to use and what it gains, in sentences."""
     said = [_advice(found)]
     measured = found.measured
-    if measured.race.num_blocks < FIRST_BLOCKS:
+    if (count := measured.race.num_blocks) <= FIRST_BLOCKS:
         said.append(
             Verdict(
                 "warning",
                 "too little time",
-                "Every method answered a single prompt, so the choice is hardly more than chance. "
-                "Give more --budget, or wait until the machine does nothing else.",
+                f"The choice was made on {count} prompt{'' if count == 1 else 's'}, which is "
+                "hardly more than chance. Give more --budget, or wait until the machine does "
+                "nothing else.",
             )
         )
     if measured.interrupted:
