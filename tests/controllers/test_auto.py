@@ -10,7 +10,7 @@ import pytest
 
 from paceline.controllers.auto import AutoController
 from paceline.controllers.fixed import FixedController
-from paceline.core.drafts import Budget
+from paceline.core.drafts import Budget, Draft, Outcome
 from paceline.errors import InvalidInput
 from paceline.testing.simulation import Costs, Rate, Run, Script, simulate
 
@@ -177,6 +177,26 @@ def test_sessions_know_nothing_of_one_another() -> None:
     again = simulate(AutoController(), soft(0.9)(1), MODEL, num_tokens=200)
     assert first.lengths != second.lengths
     assert second.lengths == again.lengths
+
+
+def test_passes_that_read_prompts_as_well_say_nothing_of_others() -> None:
+    """Another request arrives now and then, and its prompt is read in the pass of a round."""
+
+    def budgets(arrivals: bool) -> list[Budget]:
+        session, found = AutoController().open(), []
+        for number in range(40):
+            found.append(budget := session.budget())
+            draft = Draft((0,) * budget.num_draft_tokens)
+            n = len(draft)
+            reads = 512 if arrivals and number % 5 == 4 else 0
+            rows, seconds = 1 + n + reads, 1 + 0.03 * n + 0.05 * reads
+            session.observe(Outcome(budget, draft, n, n, 0.2 * n, seconds, 0.0, 1, rows, number))
+        return found
+
+    alone, beside = budgets(False), budgets(True)
+    lengths = [[budget.num_draft_tokens for budget in found[10:]] for found in (alone, beside)]
+    assert min(lengths[0]) >= 8
+    assert min(lengths[1]) >= 8
 
 
 def test_zero_is_plain_decoding() -> None:

@@ -58,6 +58,9 @@ _SURPRISE = 0.8
 """A pass that takes less than this share of what was expected calls for another one."""
 _REFUTED = 0.8
 """A pass that takes less than this share of what was believed refutes it."""
+_MOST_ROWS = 128
+"""A pass of more rows than this for each sequence read prompts as well. It is bound by arithmetic
+and not by memory, so that it says nothing of the passes that drafts lead to."""
 _FEW = 3
 """Timings below which an expectation can be surprised."""
 
@@ -334,7 +337,8 @@ class AutoSession:
         seconds += outcome.verify_seconds * outcome.num_sequences
         surprise = seconds < _SURPRISE * self._pass(rows) and self._pass.count(rows) < _FEW
         self._plain_seconds = self._prices.plain
-        self._pass.observe(rows, seconds)
+        if rows <= outcome.num_sequences * _MOST_ROWS:
+            self._pass.observe(rows, seconds)
         self._prices.update(outcome.num_sequences)
         took = 0.0
         if outcome.budget.longest > 0:
