@@ -1,6 +1,7 @@
 """The command line in this process, on models small enough to make in a test."""
 
 import json
+import shutil
 
 import pytest
 import torch
@@ -61,6 +62,17 @@ def tiny(tmp_path_factory):
     """A model with a chat template."""
     tokenizer = tiny_tokenizers.byte_level(chat_template=tiny_tokenizers.CHAT_TEMPLATE)
     return write_model(tmp_path_factory.mktemp("models") / "tiny", tokenizer)
+
+
+@pytest.fixture(scope="session")
+def opinionated(tiny, tmp_path_factory):
+    """The same model, whose generation config says how to sample."""
+    folder = tmp_path_factory.mktemp("models") / "opinionated"
+    shutil.copytree(tiny, folder)
+    file = folder / "generation_config.json"
+    settings = json.loads(file.read_text())
+    file.write_text(json.dumps({**settings, "repetition_penalty": 1.7, "top_k": 5, "top_p": 0.9}))
+    return folder
 
 
 @pytest.fixture(scope="session")

@@ -42,6 +42,14 @@ def test_a_draft_model_and_coupling(run, tiny, tiny_draft, prompts):
     assert all("plain" in row for row in found["findings"][3]["evidence"])
 
 
+def test_the_sampling_options_of_the_model_are_audited(run, opinionated, prompts):
+    arguments = ("audit", "-m", opinionated, "--prompts", prompts, "--temperature", 0)
+    result = run(*arguments, "--max-tokens", 8, "--json")
+    found = json.loads(result.stdout)
+    assert found["subject"]["sampling"]["repetition_penalty"] == 1.7
+    assert found["findings"][0]["verdict"] == "pass"
+
+
 def test_at_temperature_0_nothing_is_sampled(run, tiny, prompts):
     result = run("audit", "-m", tiny, "--prompts", prompts, "--temperature", 0, "--max-tokens", 8)
     assert result.exit_code in (0, 3)

@@ -225,3 +225,11 @@ def test_a_plan_reads_what_a_benchmark_of_auto_wrote(bench, run, tiny, tmp_path)
     assert 3 in lengths or not any(
         method["acceptance"]["drafted"] for method in methods if method["num_draft_tokens"] == 3
     )
+
+
+def test_a_benchmark_samples_as_the_model_asks_unless_told_otherwise(run, opinionated, prompts):
+    common = ["--prompts", prompts, "--limit", 1, "--max-tokens", 4, "--method", "ngram,k=2"]
+    result = run("bench", "--model", opinionated, *common, "--top-k", 3, "--json")
+    assert result.exit_code == 0, result.stderr
+    options = json.loads(result.stdout)["options"]
+    assert (options["repetition_penalty"], options["top_k"], options["top_p"]) == (1.7, 3, 0.9)

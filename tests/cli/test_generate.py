@@ -252,6 +252,25 @@ def test_a_seed_gives_the_same_sample_again(run, tiny):
     assert first == again != other
 
 
+def test_sampling_options_that_are_left_out_are_those_of_the_model(run, tiny, opinionated):
+    arguments = ["--raw", "-p", PROMPT, "--max-tokens", 24, "--dtype", "float32", "--json"]
+    found = json.loads(run("generate", "-m", opinionated, *arguments).stdout)
+    ids = AutoTokenizer.from_pretrained(tiny).encode(PROMPT)
+    assert found["token_ids"] == expected_ids(opinionated, ids, 24)
+    assert found["token_ids"] != expected_ids(tiny, ids, 24)
+    expected = {"repetition_penalty": 1.7, "top_k": 5, "top_p": 0.9, "min_p": 0.0}
+    assert expected.items() <= found["sampling"].items()
+
+
+def test_sampling_options_of_the_user_win_over_those_of_the_model(run, tiny, opinionated):
+    arguments = ["-p", PROMPT, "--max-tokens", 24, "--dtype", "float32", "--json"]
+    given = ["--repetition-penalty", "1.0", "--top-k", "0", "--top-p", "1.0"]
+    found = json.loads(run("generate", "-m", opinionated, *arguments, *given).stdout)
+    plain = json.loads(run("generate", "-m", tiny, *arguments).stdout)
+    assert found["token_ids"] == plain["token_ids"]
+    assert found["sampling"] == plain["sampling"]
+
+
 def test_several_answers_in_one_object(run, tiny):
     options = ["-p", PROMPT, "--max-tokens", 6, "--temperature", 1, "--seed", 1, "-n", 3]
     result = run("generate", "-m", tiny, *options, "--json")

@@ -42,15 +42,8 @@ _REMOTE = (
     "baseline_url", "baseline_model", "api", "concurrency", "timeout", "retries", "api_key_env",
     "tie_tolerance",
 )  # fmt: skip
-_PLAIN = {
-    "top_k": 0,
-    "top_p": 1.0,
-    "min_p": 0.0,
-    "repetition_penalty": 1.0,
-    "presence_penalty": 0.0,
-    "frequency_penalty": 0.0,
-}
-"""Sampling options that change nothing. Servers are sent those alone that do."""
+_PLAIN = {"presence_penalty": 0.0, "frequency_penalty": 0.0}
+"""Sampling options that change nothing; servers are not sent these."""
 
 
 def audit(
@@ -84,10 +77,10 @@ def audit(
     api_key_env: own.ApiKeyEnv = None,
     tie_tolerance: own.TieTolerance = None,
     temperature: options.Temperature = 1.0,
-    top_k: options.TopK = 0,
-    top_p: options.TopP = 1.0,
-    min_p: options.MinP = 0.0,
-    repetition_penalty: options.RepetitionPenalty = 1.0,
+    top_k: options.TopK = None,
+    top_p: options.TopP = None,
+    min_p: options.MinP = None,
+    repetition_penalty: options.RepetitionPenalty = None,
     presence_penalty: options.PresencePenalty = 0.0,
     frequency_penalty: options.FrequencyPenalty = 0.0,
     max_tokens: own.MaxTokens = DEFAULT_MAX_TOKENS,
@@ -112,15 +105,17 @@ def audit(
     _check_sides(ctx, url, baseline_url)
     outputs = Outputs({"--html": html, "--markdown": markdown})
     items = select(read_items(prompts), limit=limit)
-    sampling: dict[str, Any] = {
-        "temperature": temperature,
-        "top_k": top_k,
-        "top_p": top_p,
-        "min_p": min_p,
-        "repetition_penalty": repetition_penalty,
-        "presence_penalty": presence_penalty,
-        "frequency_penalty": frequency_penalty,
-    }
+    sampling = options.without_defaults(
+        {
+            "temperature": temperature,
+            "top_k": top_k,
+            "top_p": top_p,
+            "min_p": min_p,
+            "repetition_penalty": repetition_penalty,
+            "presence_penalty": presence_penalty,
+            "frequency_penalty": frequency_penalty,
+        }
+    )
     drafting = Drafting(
         drafter=drafter,
         settings=drafter_settings((), {}, drafter_option or ()),

@@ -42,9 +42,9 @@ def bench(
     draft_storage: options.DraftStorage = None,
     draft_head_tokens: options.DraftHeadTokens = None,
     temperature: options.Temperature = 0.0,
-    top_k: options.TopK = 0,
-    top_p: options.TopP = 1.0,
-    min_p: options.MinP = 0.0,
+    top_k: options.TopK = None,
+    top_p: options.TopP = None,
+    min_p: options.MinP = None,
     seed: own.Seed = 0,
     max_tokens: options.MaxTokens = 128,
     repeats: own.Repeats = 1,
@@ -73,7 +73,9 @@ def bench(
     check_items(methods, items)
     if max_tokens < 1:
         raise InvalidInput("there is nothing to time in an answer without tokens; --max-tokens 1")
-    sampling = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "min_p": min_p}
+    sampling = options.without_defaults(
+        {"temperature": temperature, "top_k": top_k, "top_p": top_p, "min_p": min_p}
+    )
     threads.give_way_where_busy()
     loading: dict[str, Any] = {"trust_remote_code": trust_remote_code, "allow_pickle": allow_pickle}
     target, drafts = load_models(
@@ -83,6 +85,7 @@ def bench(
         loading,
         sampling,
     )
+    from paceline.generate.results import sampling_of
     from paceline.workbench.bench.running import Setting, check
     from paceline.workbench.report.environment import environment
 
@@ -104,7 +107,7 @@ def bench(
         "prompts_file": prompts,
         "environment": environment(),
         "options": {
-            **sampling,
+            **sampling_of(target.sampling(**sampling)),
             "max_tokens": max_tokens,
             "seed": seed,
             "repeats": repeats,

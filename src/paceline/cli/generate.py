@@ -116,7 +116,7 @@ def generate(
     ):
         shared[name] = named_values(option, shared[name] or ())
     shared["tools"] = None if shared["tools"] is None else read_tools(shared["tools"])
-    shared = {**dict.fromkeys(DRAFTING), **with_settings(shared)}
+    shared = options.without_defaults({**dict.fromkeys(DRAFTING), **with_settings(shared)})
     form = shared.pop("draft_storage"), shared.pop("draft_head_tokens")
     check_draft_storage(shared["draft_model"], *form)
     trust: dict[str, Any] = {
@@ -128,7 +128,7 @@ def generate(
         import paceline
         from paceline.core.sampling import SamplingParams
 
-        SamplingParams(**{name: shared[name] for name in options.SAMPLED})
+        SamplingParams(**{name: shared[name] for name in options.SAMPLED if name in shared})
         check_drafting(shared)
         with terminal.transformers_is_quiet():
             target = paceline.load(

@@ -20,6 +20,7 @@ from paceline.generate.option_table import (
     TABLE,
 )
 from paceline.models.known import KNOWN
+from paceline.models.settings import TAKEN
 
 
 def _option(*names: str, panel: str, about: str, **settings: Any) -> Any:
@@ -210,10 +211,10 @@ NgramMatch = Annotated[
 ]
 DrafterOption = Annotated[list[str] | None, _shared("drafter_options")]
 Temperature = Annotated[float, _shared("temperature")]
-TopK = Annotated[int, _shared("top_k")]
-TopP = Annotated[float, _shared("top_p")]
-MinP = Annotated[float, _shared("min_p")]
-RepetitionPenalty = Annotated[float, _shared("repetition_penalty")]
+TopK = Annotated[int | None, _shared("top_k")]
+TopP = Annotated[float | None, _shared("top_p")]
+MinP = Annotated[float | None, _shared("min_p")]
+RepetitionPenalty = Annotated[float | None, _shared("repetition_penalty")]
 PresencePenalty = Annotated[float, _shared("presence_penalty")]
 FrequencyPenalty = Annotated[float, _shared("frequency_penalty")]
 Seed = Annotated[int | None, _shared("seed")]
@@ -253,6 +254,16 @@ SAMPLED = (
     "seed",
 )
 """How a token is drawn: fields of `SamplingParams`."""
+
+
+def without_defaults(given: dict[str, Any]) -> dict[str, Any]:
+    """The options without those that the model's generation config decides, being left out.
+
+    >>> without_defaults({"temperature": 0.7, "top_k": None, "top_p": 0.9, "seed": None})
+    {'temperature': 0.7, 'top_p': 0.9, 'seed': None}
+    """
+    return {name: value for name, value in given.items() if value is not None or name not in TAKEN}
+
 
 DRAFTED = (
     "drafter",
@@ -326,7 +337,7 @@ def takes(
             inspect.Parameter(
                 name,
                 inspect.Parameter.KEYWORD_ONLY,
-                default=defaults.get(name, TABLE[name].default),
+                default=defaults.get(name, None if name in TAKEN else TABLE[name].default),
                 annotation=_FORMS[name],
             )
             for name in names

@@ -86,9 +86,9 @@ def recommend(
     trust_remote_code: options.TrustRemoteCode = False,
     allow_pickle: options.AllowPickle = False,
     temperature: options.Temperature = 0.0,
-    top_k: options.TopK = 0,
-    top_p: options.TopP = 1.0,
-    min_p: options.MinP = 0.0,
+    top_k: options.TopK = None,
+    top_p: options.TopP = None,
+    min_p: options.MinP = None,
     seed: bench_options.Seed = 0,
     max_tokens: MaxTokens = DEFAULT_MAX_TOKENS,
     output: Output = DEFAULT_FILE,
@@ -111,7 +111,9 @@ def recommend(
         categories=categories.split(",") if categories else None,
         limit=limit,
     )
-    sampling = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "min_p": min_p}
+    sampling = options.without_defaults(
+        {"temperature": temperature, "top_k": top_k, "top_p": top_p, "min_p": min_p}
+    )
     from paceline.workbench.recommend.candidates import candidates
 
     methods = candidates(items, draft, layer_skip=tuned_file("layer-skip", model).exists())
@@ -120,6 +122,7 @@ def recommend(
     target, drafts = bench.load_models(
         model, methods, {"dtype": dtype, "storage": storage}, trust, sampling
     )
+    from paceline.generate.results import sampling_of
     from paceline.workbench.bench.running import Setting
     from paceline.workbench.recommend.results import Recommendation
     from paceline.workbench.report.environment import environment
@@ -151,7 +154,7 @@ def recommend(
         "seconds": monotonic() - start,
         "environment": environment(),
         "options": {
-            **sampling,
+            **sampling_of(target.sampling(**sampling)),
             "max_tokens": max_tokens,
             "seed": seed,
             "budget": budget,

@@ -80,9 +80,9 @@ def replay(
     draft_storage: options.DraftStorage = None,
     draft_head_tokens: options.DraftHeadTokens = None,
     temperature: options.Temperature = 0.0,
-    top_k: options.TopK = 0,
-    top_p: options.TopP = 1.0,
-    min_p: options.MinP = 0.0,
+    top_k: options.TopK = None,
+    top_p: options.TopP = None,
+    min_p: options.MinP = None,
     seed: bench_options.Seed = 0,
     timed: Timed = True,
     as_json: options.AsJson = False,
@@ -105,15 +105,13 @@ def replay(
         per_category=per_category,
         limit=limit,
     )
-    sampling: dict[str, Any] = {
-        "temperature": temperature,
-        "top_k": top_k,
-        "top_p": top_p,
-        "min_p": min_p,
-    }
+    sampling = options.without_defaults(
+        {"temperature": temperature, "top_k": top_k, "top_p": top_p, "min_p": min_p}
+    )
     threads.give_way_where_busy()
     trust = {"trust_remote_code": trust_remote_code, "allow_pickle": allow_pickle}
     from paceline.core.sampling import SamplingParams
+    from paceline.generate.results import sampling_of
     from paceline.workbench.replay.drafts import Reader
     from paceline.workbench.replay.results import replay as run
     from paceline.workbench.replay.texts import tokenize
@@ -126,6 +124,7 @@ def replay(
         target, drafts = bench.load_models(
             model, methods, {"dtype": dtype, "storage": storage}, trust, sampling
         )
+        params = target.sampling(**sampling)
         tokenizer, info = target.tokenizer, target.target.info
         drafters = [
             target.prepare(["x"], **item.options(drafts))[0].request.drafter for item in methods
@@ -146,7 +145,7 @@ def replay(
         "records": records,
         "environment": environment(),
         "options": {
-            **sampling,
+            **sampling_of(params),
             "seed": seed,
             "text_by": text_by,
             "chat_template": chat,

@@ -12,6 +12,7 @@ import torch
 
 from paceline.checks import require_int, token_ids
 from paceline.core.protocols import Drafter, Target
+from paceline.core.sampling import SamplingParams
 from paceline.engine.loop import decode
 from paceline.errors import InvalidInput
 from paceline.generate import jobs
@@ -258,6 +259,14 @@ class LanguageModel:
         (job,) = self._jobs([prompt], options)
         events = decode(self.target, [job.request])
         return jobs.stream(events, job, self.load_seconds)
+
+    def sampling(self, **options: Any) -> SamplingParams:
+        """How tokens are drawn with these sampling options; the model's own hold for the others.
+
+        Raises:
+            InvalidInput: a value outside its range.
+        """
+        return SamplingParams(**{**self.sampling_defaults, **options})
 
     def drafter(self, **options: Unpack[Options]) -> Drafter:
         """The drafter that these options stand for, as `generate` makes it.

@@ -184,14 +184,25 @@ TABLE: Mapping[str, Option] = {
     ),
     "temperature": _sampling("0 takes the most probable token.", "--temperature", default=0.0),
     "top_k": _sampling(
-        "Keep the k most probable tokens; 0: all.", "--top-k", metavar="N", default=0
+        "Keep the k most probable tokens; 0: all. Default: the model's own, else 0.",
+        "--top-k",
+        metavar="N",
+        default=0,
     ),
-    "top_p": _sampling("Keep the most probable tokens with this mass.", "--top-p", default=1.0),
+    "top_p": _sampling(
+        "Keep the most probable tokens with this mass. Default: the model's own, else 1.",
+        "--top-p",
+        default=1.0,
+    ),
     "min_p": _sampling(
-        "Keep tokens of at least this times the probability of the best.", "--min-p", default=0.0
+        "Keep tokens of at least this times the probability of the best. Default: the model's own, "
+        "else 0.",
+        "--min-p",
+        default=0.0,
     ),
     "repetition_penalty": _sampling(
-        "Above 1: tokens of the prompt and answer become less probable.",
+        "Above 1: tokens of the prompt and answer become less probable. Default: the model's own, "
+        "else 1.",
         "--repetition-penalty",
         default=1.0,
     ),

@@ -9,7 +9,8 @@ from typing import Any
 
 from paceline.models.cache import read_json
 
-_TAKEN = ("repetition_penalty", "top_k", "top_p", "min_p")
+TAKEN = ("repetition_penalty", "top_k", "top_p", "min_p")
+"""The sampling options that a call takes from it where it leaves them out."""
 
 _NOT_TAKEN = {
     "no_repeat_ngram_size": 0,
@@ -49,7 +50,7 @@ def sampling_defaults(settings: Mapping[str, Any]) -> Mapping[str, float]:
     mappingproxy({'repetition_penalty': 1.3, 'top_p': 0.8})
     """
     return MappingProxyType(
-        {name: settings[name] for name in _TAKEN if settings.get(name) is not None}
+        {name: settings[name] for name in TAKEN if settings.get(name) is not None}
     )
 
 

@@ -66,7 +66,7 @@ def audit_model(
     settings = settings or LocalSettings()
     if not prompts:
         raise InvalidInput("there is no prompt; give at least one")
-    params = SamplingParams(**{name: options[name] for name in _SAMPLING if name in options})
+    params = model.sampling(**{name: options[name] for name in _SAMPLING if name in options})
     parts = parts_of(model, prompts[0].prompt, options)
     progress(0, 1, "exact law on scripted targets")
     greedy = SamplingParams(**{**{n: getattr(params, n) for n in _SAMPLING}, "temperature": 0.0})
