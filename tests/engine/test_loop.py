@@ -934,7 +934,7 @@ UNIFORM = torch.full((VOCAB,), 1 / VOCAB, dtype=torch.float64)
         (Draft((0, VOCAB)), ContractViolation, f"proposed token {VOCAB}"),
         (Draft((-1,)), ContractViolation, "proposed token -1"),
         (Draft((0,), probs=(UNIFORM[:-1],)), ContractViolation, "law of shape"),
-        (Draft((0,), probs=(torch.eye(VOCAB)[1],)), ContractViolation, "really drawn from"),
+        (Draft((0,), probs=(torch.eye(VOCAB)[1],)), ContractViolation, "actually drawn from"),
         (Draft((0, 1), parents=(-1, -1)), InvalidInput, "a tree"),
         (Draft((0,), scheme=Scheme.IID), InvalidInput, "scheme 'iid'"),
     ],
@@ -966,7 +966,7 @@ def test_a_law_that_is_no_distribution_is_refused(law: list[float], temperature:
     drafter = Returning(Draft((1,), probs=(torch.tensor(law),)))
     small = TableTarget(torch.tensor([0.5, 0.3, 0.2]))
     params = SamplingParams(temperature=temperature)
-    with pytest.raises(ContractViolation, match="as the law of token 1 something that is no distr"):
+    with pytest.raises(ContractViolation, match="gave token 1 a law that is not a distribution"):
         list(_decode(small, drafter, prompt=(0,), max_tokens=2, params=params))
 
 

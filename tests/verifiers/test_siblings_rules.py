@@ -208,7 +208,7 @@ def test_drafts_that_cannot_have_been_drawn_are_refused() -> None:
             return False
 
     for rule in ("rrsw", "tree", "traversal"):
-        with pytest.raises(ContractViolation, match="really drawn from"):
+        with pytest.raises(ContractViolation, match="actually drawn from"):
             RULES[rule](twice, lambda node: p, Never(0), 0)
     for rule, scheme in (("rrs", IID), ("kseq", IID), ("traversal", IID)):
         with pytest.raises(ContractViolation):

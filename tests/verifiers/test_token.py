@@ -218,9 +218,9 @@ def test_rounding_that_empties_the_residual_falls_back_to_the_target() -> None:
 def test_a_token_without_mass_is_refused() -> None:
     p, _ = A
     q = law(0.0, 0.5, 0.5)
-    with pytest.raises(ContractViolation, match="really drawn from"):
+    with pytest.raises(ContractViolation, match="actually drawn from"):
         acceptance_probability(p, q, 0)
-    with pytest.raises(ContractViolation, match="really drawn from"):
+    with pytest.raises(ContractViolation, match="actually drawn from"):
         acceptance_probability(p, torch.full((3,), torch.nan), 0)
 
 

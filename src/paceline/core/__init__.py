@@ -1,1 +1,1 @@
-"""The words that all parts speak: values, contracts, events."""
+"""The vocabulary that all parts share: values, contracts, events."""

@@ -1,7 +1,8 @@
 """What is drafted, how far a drafter may go, and what became of a draft: frozen values.
 
-Notation: V is the size of the vocabulary, n the number of drafted nodes. `q` is the distribution,
-or law, that a draft token was really drawn from.
+Notation: V is the vocabulary size, n the number of drafted nodes. `q` is the distribution that a
+draft token was actually drawn from. Throughout the code, a probability distribution over the
+vocabulary is called a *law* for short.
 """
 
 from __future__ import annotations
@@ -16,37 +17,37 @@ from torch import Tensor
 from paceline.errors import InvalidInput
 
 ROOT = -1
-"""The parent of a first draft token: the last committed token."""
+"""The parent of the draft tokens on the first level: the last committed token."""
 
 
 class Scheme(StrEnum):
-    """How the children of one node were drawn. A rule refuses a scheme that it does not know."""
+    """How the children of a node were drawn. A verifier refuses a scheme that it does not know."""
 
     SINGLE = "single"
-    """At most one child a node, drawn from `probs` (or chosen, where `probs` is None)."""
+    """At most one child per node, drawn from `probs` (chosen deterministically if None)."""
     IID = "iid"
-    """Siblings drawn independently from one law, with replacement."""
+    """Siblings drawn independently from one distribution, with replacement."""
     WITHOUT_REPLACEMENT = "without-replacement"
-    """Siblings drawn in order from one law, each without the ones before."""
+    """Siblings drawn in order from one distribution, without replacement."""
     CHOSEN = "chosen"
-    """Siblings chosen without chance (the most probable ones, say): point masses."""
+    """Siblings chosen deterministically (for example, the most probable ones): point masses."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Auxiliary:
     """Rows that the target scores with a draft and that can never be accepted.
 
-    They take part in the pass alone: a window of guesses that is refined from round to round
-    (lookahead decoding), say. Every row sees the whole committed prefix.
+    They only take part in the pass, for example as a window of guesses that is refined from round
+    to round (lookahead decoding). Every row sees the whole committed prefix.
 
     Args:
         tokens: m tokens.
-        positions: of each, counted from the root, which is 0.
-        visible: `[m, 1 + n + m]` bool, which of the root, the n draft nodes and the m rows here
-            each row sees; a row sees itself. Nothing of the draft sees them.
+        positions: the position of each, counted from the root, which is 0.
+        visible: `[m, 1 + n + m]` bool: which of the root, the n draft nodes and these m rows each
+            row sees. A row sees itself. No draft node sees these rows.
 
     Raises:
-        InvalidInput: lengths differ, or a row that does not see itself.
+        InvalidInput: the lengths differ, or a row does not see itself.
 
     Example:
         >>> import torch
@@ -62,7 +63,7 @@ class Auxiliary:
         m = len(self.tokens)
         if len(self.positions) != m or self.visible.dim() != 2 or len(self.visible) != m:
             raise InvalidInput(
-                f"auxiliary rows need one position and one row of the mask a token; there are {m} "
+                f"auxiliary rows need one position and one mask row per token; there are {m} "
                 f"tokens, {len(self.positions)} positions and a mask of shape "
                 f"{tuple(self.visible.shape)}"
             )
@@ -80,24 +81,25 @@ class Auxiliary:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Draft:
-    """What a drafter proposes: a tree of tokens. A chain is a tree, and so is nothing at all.
+    """What a drafter proposes: a tree of tokens. A chain is a tree, and so is an empty draft.
 
     Args:
         tokens: the n draft tokens, parents before children.
-        parents: the index of each token's parent; `ROOT` is the last committed token. None
-            stands for a chain.
-        probs: the law q that each token was *really* drawn from, a `[V]` tensor a node that sums
-            to 1; None at a node, or altogether, says that the token was chosen without chance
-            (a point mass). Siblings without replacement all name the one law that the first was
-            drawn from: the rule strikes out the siblings before.
+        parents: the index of each token's parent; `ROOT` is the last committed token. None means a
+            chain.
+        probs: the distribution q that each token was *actually* drawn from, one `[V]` tensor per
+            node that sums to 1. None, for one node or for all, means that the token was chosen
+            deterministically (a point mass). Siblings drawn without replacement all carry the
+            distribution that the first was drawn from: the verifier strikes out the earlier
+            siblings itself.
         scheme: how siblings were drawn.
-        aux: rows to score besides, for the drafter's own use; None for none.
-        confidence: how probable the drafter itself holds each token to be accepted, once its
-            parent is; None where it does not say. For controllers: no rule looks at it.
-        drafter: the name of the drafter that made it, where one drafter has several at hand.
+        aux: extra rows to score, for the drafter's own use; None for none.
+        confidence: the drafter's own estimate of the probability that each token is accepted, given
+            that its parent is; None if it has none. Used by controllers; verifiers ignore it.
+        drafter: the name of the drafter that made it, if one drafter combines several.
 
     Raises:
-        InvalidInput: lengths differ, or a parent does not come before its child.
+        InvalidInput: the lengths differ, or a parent does not come before its child.
 
     Example:
         >>> Draft(tokens=(5, 7)).parents
@@ -119,13 +121,13 @@ class Draft:
         assert self.parents is not None
         if len(self.parents) != n or (self.probs is not None and len(self.probs) != n):
             raise InvalidInput(
-                f"a draft needs one parent and one law a token; it has {n} tokens, "
+                f"a draft needs one parent and one law per token; it has {n} tokens, "
                 f"{len(self.parents)} parents and "
                 f"{'no' if self.probs is None else len(self.probs)} laws"
             )
         if self.confidence is not None and len(self.confidence) != n:
             raise InvalidInput(
-                f"a draft needs one confidence a token, or none at all; it has {n} tokens and "
+                f"a draft needs one confidence per token, or none at all; it has {n} tokens and "
                 f"{len(self.confidence)}"
             )
         for node, parent in enumerate(self.parents):
@@ -136,7 +138,7 @@ class Draft:
                 )
         if self.aux is not None and self.aux.visible.shape[1] != 1 + n + len(self.aux):
             raise InvalidInput(
-                f"the mask of {len(self.aux)} auxiliary rows behind a root and {n} draft tokens "
+                f"the mask of {len(self.aux)} auxiliary rows after a root and {n} draft tokens "
                 f"needs {1 + n + len(self.aux)} columns; it has {self.aux.visible.shape[1]}"
             )
 
@@ -145,7 +147,7 @@ class Draft:
 
     @property
     def num_rows(self) -> int:
-        """The rows that a pass over it has: the root, the nodes, and the auxiliary rows.
+        """The number of rows in a pass over it: the root, the nodes and the auxiliary rows.
 
         >>> Draft(tokens=(5, 7)).num_rows
         3
@@ -154,7 +156,7 @@ class Draft:
 
     @property
     def is_chain(self) -> bool:
-        """Whether each token is the only child of the one before."""
+        """Whether each token is the only child of the token before it."""
         return self.parents == tuple(range(ROOT, len(self.tokens) - 1))
 
     @property
@@ -171,11 +173,11 @@ class Draft:
         return max(depths, default=0)
 
     def law(self, node: int) -> Tensor | None:
-        """The law q of `node`, None for a point mass."""
+        """The distribution q of `node`; None for a point mass."""
         return None if self.probs is None else self.probs[node]
 
     def path(self, node: int) -> tuple[int, ...]:
-        """The nodes from the first level to `node`, itself included; empty for the root.
+        """The nodes from the first level down to and including `node`; empty for the root.
 
         >>> Draft(tokens=(5, 7, 9), parents=(-1, 0, 0)).path(2)
         (0, 2)
@@ -188,7 +190,7 @@ class Draft:
         return tuple(reversed(path))
 
     def is_path(self, nodes: Sequence[int]) -> bool:
-        """Whether `nodes` go down from the first level, each the parent of the next.
+        """Whether `nodes` is a path down from the first level, each node the parent of the next.
 
         >>> Draft(tokens=(5, 7, 9), parents=(-1, 0, 0)).is_path((0, 2))
         True
@@ -203,10 +205,10 @@ class Draft:
 
 
 class Verdict(NamedTuple):
-    """What a rule decides: the accepted path, and one token more.
+    """What a verifier decides: the accepted path and one more token.
 
     `path` holds node indices from the first level down; `token` is the correction, or the bonus
-    after full acceptance. A rule always emits it, so that a round yields `len(path) + 1` tokens.
+    after full acceptance. A verifier always emits it, so a round yields `len(path) + 1` tokens.
     """
 
     path: tuple[int, ...]
@@ -217,22 +219,24 @@ class Budget(NamedTuple):
     """How far a drafter may go this round.
 
     Args:
-        num_draft_tokens: the most tokens on a path.
-        max_nodes: the most tokens in all, for drafters of trees; None leaves it to the drafter.
-        min_confidence: a drafter that has a belief in its tokens stops *after* one that it holds
-            to be less probable than this. The token itself is kept (rule 2 of `protocols`).
-        entropy_bound: one that has a law stops *before* it draws where
+        num_draft_tokens: the maximum number of tokens on a path.
+        max_nodes: the maximum number of tokens in total, for tree drafters; None leaves it to the
+            drafter.
+        min_confidence: a drafter that has confidences stops *after* a token whose confidence is
+            below this. The token itself is kept (rule 2 of `protocols`).
+        entropy_bound: a drafter that has distributions stops *before* it draws where
             `1 - sqrt(.2 * entropy) < entropy_bound` (AdaEDL, arXiv 2410.18351).
-        drafter: which one is to draft, where a drafter has several at hand; None leaves it to it.
-        min_path_confidence: as `min_confidence`, for the product of the confidences on the path.
-        min_first_confidence: a drafter whose tokens are chosen without chance, n-grams say,
-            proposes nothing where it holds its first token to be less probable than this.
-        fallback: the budget of the drafter that is to step in where the one asked for has
-            nothing; None leaves the round plain.
-        max_catch_up: the most tokens that a draft model reads before it drafts. Where more are
-            missing, the prompt say, it starts afresh from the last ones and drafts from a shorter
-            context; it keeps that context until it is asked without a limit. None reads all of
-            the text.
+        drafter: the name of the drafter to use, for a drafter that combines several; None leaves
+            the choice to it.
+        min_path_confidence: like `min_confidence`, for the product of the confidences on the path.
+        min_first_confidence: a drafter that chooses tokens deterministically (n-grams, for example)
+            proposes nothing if the confidence of its first token is below this.
+        fallback: the budget of the drafter to try next if the chosen one proposes nothing; None
+            means that the round is then plain decoding.
+        max_catch_up: the maximum number of tokens that a draft model reads before it drafts. If
+            more are missing (the prompt, for example), it restarts from the last ones and drafts
+            from a shorter context, which it keeps until it is asked without a limit. None reads the
+            whole text.
     """
 
     num_draft_tokens: int
@@ -246,7 +250,7 @@ class Budget(NamedTuple):
     max_catch_up: int | None = None
 
     def within(self, most: int) -> Budget:
-        """The same with at most `most` tokens on a path, fallbacks included.
+        """The same budget with at most `most` tokens on a path, fallbacks included.
 
         >>> Budget(5, fallback=Budget(8)).within(6).fallback.num_draft_tokens
         6
@@ -256,24 +260,24 @@ class Budget(NamedTuple):
 
     @property
     def longest(self) -> int:
-        """The most tokens on a path, fallbacks included."""
+        """The maximum number of tokens on a path, fallbacks included."""
         others = 0 if self.fallback is None else self.fallback.longest
         return max(self.num_draft_tokens, others)
 
 
 class Outcome(NamedTuple):
-    """What became of a round, for the controller.
+    """The outcome of a round, for the controller.
 
     Args:
-        budget: what the controller had allowed, as far as there was room for it.
+        budget: what the controller allowed, capped to the room that was left.
         draft: what was scored.
         num_accepted_tokens: how many of its tokens became final.
-        num_tested_tokens: how many of the longest accepted path the rule decided on: the accepted
-            ones and, unless the draft or the answer ended there, the rejected one.
-        draft_seconds, target_seconds, verify_seconds: host time. The target's is that of the
+        num_tested_tokens: how many tokens the verifier decided on along the accepted path: the
+            accepted ones and, unless the draft or the answer ended there, the rejected one.
+        draft_seconds, target_seconds, verify_seconds: host time. The target's time is that of the
             whole pass.
         num_sequences: how many sequences shared the pass.
-        num_rows: the rows of the whole pass, of all sequences.
+        num_rows: the number of rows in the whole pass, over all sequences.
         context: the length of the sequence before the round.
     """
 

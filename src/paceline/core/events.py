@@ -1,4 +1,4 @@
-"""What the engine tells: the one stream that every way in consumes, and its JSON form."""
+"""What the engine reports: the stream of events that every interface consumes; its JSON form."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from torch import Tensor
 
 
 class FinishReason(StrEnum):
-    """Why a sequence ended, in the words of the OpenAI API."""
+    """Why a sequence ended, in the terms of the OpenAI API."""
 
     STOP = "stop"
     """An end-of-sequence token, a stop token, a stop string or a stopping rule."""
     LENGTH = "length"
-    """`max_tokens`, or the context of the target."""
+    """`max_tokens`, or the target's context length."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,21 +33,21 @@ class Round:
     """One round of request `id`: draft, score, verify, commit.
 
     Args:
-        tokens: what became final: the accepted draft tokens, then the correction or bonus.
-            Shorter where a stop or a limit fell inside the block.
+        tokens: the tokens that became final: the accepted draft tokens, then the correction or
+            bonus. Fewer if a stop or a limit fell within the block.
         num_draft_tokens: the drafted nodes that the target scored.
         num_accepted_tokens: how many of `tokens` were drafted.
         max_path_length: the length of the longest drafted path.
         draft_seconds, target_seconds, verify_seconds: host time of each part. The target's part
             is that of the whole pass, shared by all sequences in it.
         num_sequences: how many sequences shared the pass.
-        num_rows: the rows of this sequence in it: the root, the nodes, the auxiliary rows.
-        drafter: which one made the draft.
-        logits: the target's logits behind each of `tokens`, `[len(tokens), V]`; None unless
-            asked for.
-        scores: the same after processors and sampling options; None unless asked for.
+        num_rows: the rows of this sequence in the pass: the root, the nodes, the auxiliary rows.
+        drafter: the name of the drafter that made the draft.
+        logits: the target's logits from which each of `tokens` was decided, `[len(tokens), V]`;
+            None unless requested.
+        scores: the same after processors and sampling options; None unless requested.
         logprobs: the log-probability of each of `tokens` under the target's own softmax; None
-            unless asked for.
+            unless requested.
         top_logprobs: for each of `tokens` the most probable ids and their log-probabilities.
     """
 
@@ -71,7 +71,7 @@ class Round:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finished:
-    """Sequence `index` has ended. No event of that request follows."""
+    """Request `id` has ended. No further event of that request follows."""
 
     id: int
     reason: FinishReason
@@ -100,5 +100,5 @@ def _plain(value: Any) -> Any:
     if isinstance(value, tuple):
         return [_plain(item) for item in value]
     if isinstance(value, float) and not math.isfinite(value):
-        return None  # the log-probability of a token that cannot come; JSON has no infinity
+        return None  # the log-probability of an impossible token; JSON has no infinity
     return value.value if isinstance(value, StrEnum) else value

@@ -1,9 +1,10 @@
-"""The target's hidden states: which are asked for, and what comes of it.
+"""The target's hidden states: which ones are requested, and the values returned.
 
-States are named by the layer they *enter*: state i is the residual stream that enters layer i, so
-that 0 is what the embedding gives, and the number of layers is what leaves the last layer, before
-the final norm. The state after the final norm, which goes into the output head, has a name of its
-own. Checkpoints of trained heads count in several ways; whoever loads one converts to this.
+States are named by the layer they *enter*: state i is the residual stream entering layer i. So 0 is
+the output of the embedding, and the number of layers names the output of the last layer, before the
+final norm. The state after the final norm, the input of the output head, is named `final`.
+Checkpoints of trained heads count in different ways; the code that loads one converts to this
+numbering.
 """
 
 from __future__ import annotations
@@ -20,14 +21,14 @@ from paceline.errors import InvalidInput
 
 @dataclass(frozen=True, slots=True)
 class Hidden:
-    """The need for hidden states of every committed token, and the offer of them.
+    """Hidden states of every committed token: a drafter's request for them, or a target's offer.
 
     Args:
-        layers: the layers whose entering states are wanted, see the module.
+        layers: the layers whose inputs are wanted, numbered as in the module.
         final: whether the state after the final norm is wanted.
 
     Raises:
-        InvalidInput: no state at all, or a layer below 0.
+        InvalidInput: no state is named, or a layer is below 0.
 
     Example:
         >>> Hidden((9, 2, 2)).layers
@@ -44,7 +45,7 @@ class Hidden:
             raise InvalidInput("Hidden names no state: give layers, or final=True")
         if layers and layers[0] < 0:
             raise InvalidInput(
-                f"hidden states are counted from 0, what the embedding gives; got {layers[0]}"
+                f"hidden states are counted from 0, the output of the embedding; got {layers[0]}"
             )
 
     def __str__(self) -> str:
@@ -79,7 +80,7 @@ class Hidden:
 
     @classmethod
     def union(cls, needs: Iterable[object]) -> Hidden | None:
-        """All hidden states among some needs; None where there are none.
+        """The union of all hidden states among some needs; None if there are none.
 
         >>> Hidden.union({Hidden((1,)), Hidden((0,), final=True), "tree"})
         Hidden(layers=(0, 1), final=True)
@@ -92,11 +93,11 @@ class Hidden:
 
 
 class HiddenStates(NamedTuple):
-    """Hidden states of some rows, on the device and in the number format of the model.
+    """Hidden states of some rows, on the model's device and in its dtype.
 
     Args:
-        layers: what enters a layer, `[rows, hidden]`, by the number of the layer.
-        final: `[rows, hidden]` after the final norm; None where it was not asked for.
+        layers: the input of each layer, `[rows, hidden]`, by layer number.
+        final: `[rows, hidden]` after the final norm; None if it was not requested.
     """
 
     layers: Mapping[int, Tensor]
@@ -104,11 +105,11 @@ class HiddenStates(NamedTuple):
 
     @property
     def num_rows(self) -> int:
-        """How many rows there are."""
+        """The number of rows."""
         return len(next(iter((*self.layers.values(), *self._final))))
 
     def rows(self, index: slice | Sequence[int]) -> HiddenStates:
-        """Some of the rows: a view of a slice, a copy of a list.
+        """Some of the rows: a view for a slice, a copy for a list.
 
         >>> HiddenStates({0: torch.arange(6).view(3, 2)}).rows([2]).layers[0]
         tensor([[4, 5]])
@@ -120,7 +121,7 @@ class HiddenStates(NamedTuple):
         )
 
     def only(self, asked: Hidden) -> HiddenStates:
-        """The states that `asked` names; there may be others, that somebody else asked for."""
+        """Only the states that `asked` names; there may be others, requested by another drafter."""
         return HiddenStates(
             {layer: self.layers[layer] for layer in asked.layers},
             self.final if asked.final else None,
@@ -128,7 +129,7 @@ class HiddenStates(NamedTuple):
 
     @classmethod
     def join(cls, parts: Sequence[HiddenStates]) -> HiddenStates:
-        """The same states of more rows, in order."""
+        """The rows of several results, concatenated in order."""
         if len(parts) == 1:
             return parts[0]
         return cls(

@@ -1,4 +1,4 @@
-"""Passes of a target that stand by themselves."""
+"""Target passes outside a round."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from paceline.core.protocols import Target, Work
 from paceline.core.target import Committed
 
 PART = 512
-"""Tokens of a prompt whose hidden states are handed over at a time."""
+"""The number of prompt tokens whose hidden states are passed on at a time."""
 
 
 def prefill(target: Target, slot: Any, tokens: Sequence[int]) -> None:
-    """Append final tokens to the cache of a slot; no logits come of it.
+    """Append final tokens to the cache of a slot; no logits are computed.
 
     Example:
         >>> import torch
@@ -33,10 +33,10 @@ def prefill(target: Target, slot: Any, tokens: Sequence[int]) -> None:
 def prefill_hidden(
     target: Target, slot: Any, prompt: Sequence[int], hidden: Hidden
 ) -> Iterator[Committed]:
-    """Bring all of a prompt but its last token into an empty slot, part by part.
+    """Process all but the last token of a prompt in an empty slot, part by part.
 
-    Yields what a drafter that needs hidden states is to observe of each part, see `Committed`: the
-    tokens that follow its rows, and in the first part the token before them.
+    Yields what a drafter that needs hidden states observes of each part (see `Committed`): the
+    tokens that follow its rows and, in the first part, the token before them.
     """
     tokens, last = tuple(prompt), len(prompt) - 1
     if not last:

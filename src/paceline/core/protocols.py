@@ -1,14 +1,15 @@
 """The contracts, on one page.
 
-A chain is a tree, plain decoding is an empty draft, one request is a batch of one: there is one
-path through the engine.
+A chain is a tree, plain decoding is an empty draft, and one request is a batch of one, so there is
+one path through the engine. A *law* is a probability distribution over the vocabulary.
 
-Three rules decide whether the output is exact, and every plug-in keeps them:
+Three rules decide whether the output is exact. Every plug-in must follow them:
 
-1. `Draft.probs` is the law that *really* drew each token; None is a point mass.
+1. `Draft.probs` is the distribution that each token was *actually* drawn from; None is a point
+   mass.
 2. Whether a token is submitted never depends on that token: a drafter may stop after a token that
-   it keeps, it may not drop one that it drew.
-3. Each test has its own random number, from the `Noise` it is handed.
+   it keeps, but must not drop one that it drew.
+3. Each test uses its own random number, from the `Noise` that is passed in.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from paceline.core.view import TargetView
 
 
 class Purpose(IntEnum):
-    """What a random number is for. Numbers for different purposes are independent."""
+    """The purpose of a random number. Numbers for different purposes are independent."""
 
     DRAFT = 0
     ACCEPT = 1
@@ -35,14 +36,17 @@ class Purpose(IntEnum):
 
 
 class Noise(Protocol):
-    """The source of chance of one sequence. Positions are absolute, from the prompt's start."""
+    """The source of randomness of one sequence.
+
+    Positions are absolute, from the start of the prompt.
+    """
 
     def accept(self, probability: float, position: int) -> bool:
-        """Decide once, with this probability, independently of every other decision."""
+        """Return True with this probability, independently of every other decision."""
         ...
 
     def sample(self, law: Tensor, position: int, purpose: Purpose) -> int:
-        """Draw a token from `law` (`[V]`, not negative, any positive sum), independently."""
+        """Draw a token independently from `law` (`[V]`, non-negative, any positive sum)."""
         ...
 
     def race(self, law: Tensor, position: int) -> int:
@@ -55,15 +59,15 @@ class Noise(Protocol):
 
 
 class Warp(Protocol):
-    """From logits to the law of the next token, under the sampling options of one sequence."""
+    """From logits to the distribution of the next token, under one sequence's sampling options."""
 
     @property
     def is_greedy(self) -> bool:
-        """Whether every law is a point mass on the most probable token."""
+        """Whether every distribution is a point mass on the most probable token."""
         ...
 
     def law(self, logits: Tensor, path: Sequence[int] = ()) -> Tensor:
-        """The law `[V]` behind `logits` `[V]`, `path` being the draft tokens that come before.
+        """The distribution `[V]` for `logits` `[V]`; `path` holds the draft tokens before it.
 
         Does not change `logits`. Penalties see the committed tokens and `path`.
         """
@@ -74,29 +78,32 @@ class DraftSession(Protocol):
     """The state of one drafter for one sequence."""
 
     def observe(self, committed: Committed) -> None:
-        """Take in final tokens: the prompt first, then those of each round. Each is told once."""
+        """Take in final tokens: the prompt first, then those of each round.
+
+        Each token is reported once.
+        """
         ...
 
     def propose(self, budget: Budget, warp: Warp, noise: Noise) -> Draft:
         """Propose a draft that follows the tokens observed so far; an empty one is fine.
 
-        At most `budget.num_draft_tokens` tokens on a path, and within the rest of the `Budget`.
-        `warp` holds the sampling options of
-        the target, for drafters that draw from a law of their own; what `noise` they use is for
-        `Purpose.DRAFT`. The proposal is forgotten: only `observe` says what became final.
+        A path has at most `budget.num_draft_tokens` tokens; the rest of the `Budget` applies too.
+        `warp` holds the target's sampling options, for drafters that sample from distributions of
+        their own; they use `noise` for `Purpose.DRAFT` only. A session must not rely on its
+        proposal: only `observe` says what became final.
         """
         ...
 
     def close(self) -> None:
-        """Free what the session holds. Called once, also after an error."""
+        """Free the session's resources. Called once, also after an error."""
         ...
 
 
 class Drafter(Protocol):
-    """A way to draft. Holds settings only: frozen, shareable, the same for every sequence.
+    """A drafting method. Holds settings only: frozen, shareable, the same for every sequence.
 
-    What it may declare beyond these members, such as that it drafts with a model of its own,
-    stands in `core.traits`.
+    `core.traits` lists what it may declare beyond these members, for example that it drafts with a
+    model of its own.
     """
 
     @property
@@ -106,14 +113,15 @@ class Drafter(Protocol):
 
     @property
     def needs(self) -> frozenset[Need | Hidden]:
-        """What it needs of the target beyond tokens, all of which `TargetInfo.gives`."""
+        """What it needs from the target beyond tokens; each must be in `TargetInfo.gives`."""
         ...
 
     def open(self, target: TargetView, capacity: int) -> DraftSession:
-        """Start on a sequence of at most `capacity` tokens, prompt and answer together.
+        """Start a session for a sequence of at most `capacity` tokens, prompt and answer together.
 
         Raises:
-            InvalidInput: it cannot draft for this target (another tokenizer, say).
+            InvalidInput: it cannot draft for this target (because of another tokenizer, for
+                example).
         """
         ...
 
@@ -123,12 +131,12 @@ class Work(NamedTuple):
 
     Args:
         slot: its place in the target.
-        tokens: the committed tokens that are not cached yet, in order, at least one. The last is
+        tokens: the committed tokens that are not cached yet, in order; at least one. The last is
             the root of the draft.
-        draft: what follows them.
-        logits: whether the rows from the root on are wanted. A chunk of a prompt, which has no
-            draft, needs none.
-        hidden: the hidden states that are wanted, of all its rows; None for none.
+        draft: the draft that follows them.
+        logits: whether logits are wanted for the root and the rows after it. A chunk of a prompt
+            has no draft and needs none.
+        hidden: the hidden states wanted for all its rows; None for none.
     """
 
     slot: Any
@@ -139,26 +147,26 @@ class Work(NamedTuple):
 
     @property
     def num_rows(self) -> int:
-        """Its rows in the pass."""
+        """The number of its rows in the pass."""
         return len(self.tokens) - 1 + self.draft.num_rows
 
     @property
     def num_scored(self) -> int:
-        """How many of its rows have logits: the root and what follows it, or none."""
+        """The number of its rows that have logits: the root and all after it, or none."""
         return self.draft.num_rows if self.logits else 0
 
 
 class Target(Protocol):
     """A model and its cache. A slot is one sequence's place in it; its type is the target's own.
 
-    `score` is handed the committed tokens that are not cached yet, the last of them as the root of
-    a draft, and `commit` moves them, with the accepted path, into the cache. Rollback lives here
-    alone. One pass serves many slots, of different lengths, with chunks of prompts and with drafts.
+    `score` receives the committed tokens that are not cached yet, the last of them as the root of a
+    draft. `commit` moves them, with the accepted path, into the cache. Rollback happens only here.
+    One pass serves many slots of different lengths, with prompt chunks and with drafts.
     """
 
     @property
     def info(self) -> TargetInfo:
-        """Vocabulary, limits and what the target gives."""
+        """The target's vocabulary, its limits and what it gives to drafters."""
         ...
 
     def open(self, capacity: int) -> Any:
@@ -176,7 +184,7 @@ class Target(Protocol):
     def score(self, work: Sequence[Work]) -> list[Scores]:
         """One pass over all committed tokens, drafts and auxiliary rows.
 
-        The cached lengths do not change. A target may take apart what is too long for one pass.
+        Cached lengths do not change. A target may split what is too long for one pass.
         """
         ...
 
@@ -189,7 +197,7 @@ class Target(Protocol):
         ...
 
     def view(self, slot: Any) -> TargetView:
-        """What a drafter may use of it on the sequence of `slot`."""
+        """What a drafter on the sequence of `slot` may use of the target."""
         ...
 
     def close(self, slot: Any) -> None:
@@ -200,8 +208,9 @@ class Target(Protocol):
 class Verifier(Protocol):
     """A rule that accepts or rejects a draft: a pure function of p, the draft and the noise.
 
-    Most rules walk: they ask for the law after a node once they are there. One that asks for laws
-    after tokens that it may then reject declares the trait `looks_ahead` (`core.traits`).
+    Most rules walk down the draft: they ask for the distribution after a node once they have
+    accepted it. A rule that asks for distributions after tokens that it may still reject declares
+    the trait `looks_ahead` (`core.traits`).
     """
 
     @property
@@ -211,26 +220,26 @@ class Verifier(Protocol):
 
     @property
     def exact(self) -> bool:
-        """Whether the law of the output is p for every draft that it takes."""
+        """Whether the output is distributed as p for every draft that it takes."""
         ...
 
     @property
     def couples(self) -> bool:
         """Whether the tokens follow from p and the noise alone, whatever is drafted.
 
-        The draws of a drafter then share the noise of the target's, position by position, so that
-        they agree as often as they can.
+        The drafter's draws then share the noise of the target's draws at each position, so that
+        they agree as often as possible.
         """
         ...
 
     @property
     def schemes(self) -> frozenset[Scheme]:
-        """The ways of drawing siblings that it knows. The engine refuses any other."""
+        """The ways of drawing siblings that it supports. The engine refuses any other."""
         ...
 
     @property
     def needs_chain(self) -> bool:
-        """Whether it takes chains only."""
+        """Whether it accepts chains only."""
         ...
 
     def verify(
@@ -240,30 +249,33 @@ class Verifier(Protocol):
 
         Args:
             draft: the proposal.
-            p: the target's law `[V]` behind a node, `ROOT` for the last committed token. It is
-                computed when first asked for, so a rule that asks only where its walk arrives
-                pays only for that, and processors see each committed position once, in order.
-                The tensor must not be changed.
-            noise: the source of every decision.
+            p: the target's distribution `[V]` after a node, with `ROOT` for the last committed
+                token. It is computed when first requested. So a rule that asks only for the nodes
+                it reaches pays only for those, and processors see each committed position once, in
+                order. Do not change the tensor.
+            noise: the source of randomness for every decision.
             position: the absolute position of the first draft token.
         """
         ...
 
 
 class ControllerSession(Protocol):
-    """The draft lengths of one sequence."""
+    """Chooses the draft lengths of one sequence."""
 
     def budget(self) -> Budget:
-        """How far to draft this round. May depend on the past alone."""
+        """How far to draft this round. May depend on the past only."""
         ...
 
     def observe(self, outcome: Outcome) -> None:
-        """Take in what became of the round."""
+        """Take in the outcome of the round."""
         ...
 
 
 class Controller(Protocol):
-    """A rule for the draft length. Holds settings only; what it may declare: `core.traits`."""
+    """A rule for the draft length.
+
+    Holds settings only; see `core.traits` for what it may declare.
+    """
 
     @property
     def name(self) -> str:
@@ -271,5 +283,5 @@ class Controller(Protocol):
         ...
 
     def open(self, opening: Opening = Opening()) -> ControllerSession:
-        """Start on a sequence; `opening` says what is known of it beforehand."""
+        """Start a session for a sequence; `opening` says what is known of it in advance."""
         ...

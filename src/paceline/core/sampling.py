@@ -1,4 +1,4 @@
-"""How the user wants tokens to be drawn from the target's logits."""
+"""The user's sampling options: how tokens are drawn from the target's logits."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from paceline.errors import InvalidInput
 
 
 class LogitBias(Mapping[int, float]):
-    """A bias by token id that cannot change; unlike a mapping proxy it copies, pickles and hashes.
+    """An immutable bias by token id. Unlike a mapping proxy, it can be copied, pickled and hashed.
 
     Raises:
-        InvalidInput: a bias that is no number, NaN or +infinity; -infinity bans a token.
+        InvalidInput: a bias is not a number, is NaN or +infinity; -infinity bans a token.
     """
 
     def __init__(self, bias: Mapping[int, float]) -> None:
@@ -48,16 +48,16 @@ class SamplingParams:
         top_p: keep the smallest set of most probable tokens whose mass reaches top_p.
         min_p: keep tokens of at least min_p times the probability of the most probable one.
         repetition_penalty: divides the positive, multiplies the negative logits of tokens that
-            stand in the prompt or in the answer so far; 1 changes nothing.
+            occur in the prompt or in the answer so far; 1 changes nothing.
         presence_penalty: subtracted from the logits of tokens in the answer so far.
-        frequency_penalty: subtracted once for each time the token stands in the answer so far.
+        frequency_penalty: subtracted once for each occurrence of the token in the answer so far.
         logit_bias: added to the logits, by token id.
-        allowed_token_ids: only these may come out; None allows all.
-        banned_token_ids: these may not come out.
-        seed: the same seed gives the same text; None takes a fresh one.
+        allowed_token_ids: only these may be generated; None allows all.
+        banned_token_ids: these are never generated.
+        seed: the same seed gives the same text; None uses a fresh one.
 
     Raises:
-        InvalidInput: a value outside its range.
+        InvalidInput: a value is outside its range.
     """
 
     temperature: float = 0.0
@@ -90,18 +90,18 @@ class SamplingParams:
             allowed = token_id_set("allowed_token_ids", self.allowed_token_ids)
             object.__setattr__(self, "allowed_token_ids", allowed)
             if not self.allowed_token_ids:
-                raise InvalidInput("allowed_token_ids is empty: no token could ever come out")
+                raise InvalidInput("allowed_token_ids is empty: no token could ever be generated")
         banned = token_id_set("banned_token_ids", self.banned_token_ids)
         object.__setattr__(self, "banned_token_ids", banned)
 
     @property
     def is_greedy(self) -> bool:
-        """Whether every law is a point mass."""
+        """Whether every distribution is a point mass."""
         return self.temperature == 0
 
     @property
     def has_penalties(self) -> bool:
-        """Whether the law depends on the tokens that came before, beyond the logits."""
+        """Whether the distribution depends on earlier tokens other than through the logits."""
         return (self.repetition_penalty, self.presence_penalty, self.frequency_penalty) != (
             1.0,
             0.0,

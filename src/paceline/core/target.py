@@ -1,6 +1,6 @@
-"""What a target tells of itself, and what it hands to a drafter: frozen values.
+"""What a target reports about itself, and what it passes to a drafter: frozen values.
 
-Notation: V is the size of the vocabulary, n the number of drafted nodes.
+Notation: V is the vocabulary size, n the number of drafted nodes.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from paceline.core.hidden import Hidden, HiddenStates
 
 
 class Need(StrEnum):
-    """What a drafter may need of the target beyond tokens and `Hidden`; see `TargetInfo.gives`."""
+    """What a drafter may need beyond tokens and `Hidden`; see `TargetInfo.gives`."""
 
     LOGITS = "logits"
-    """The target's logits of every row that a round scored, rejected rows too."""
+    """The target's logits of every row that a round scored, including rejected ones."""
     TREE = "tree"
-    """Drafts that branch."""
+    """Drafts that branch (trees)."""
     AUXILIARY = "auxiliary"
-    """Rows that are scored with a draft and can never be accepted; see `Auxiliary`."""
+    """Rows that are scored with a draft but can never be accepted; see `Auxiliary`."""
     LAYERS = "layers"
     """The target's own layers on the cache of the sequence; see `view.TargetLayers`."""
     EMBEDDING = "embedding"
@@ -35,7 +35,7 @@ class Need(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class SkipSet:
-    """Which parts of the target's layers a draft leaves out, counted from 0.
+    """Which parts of the target's layers a draft skips, counted from 0.
 
     Args:
         attention: the layers whose attention is skipped.
@@ -60,24 +60,24 @@ class SkipSet:
         return cls(rest, rest)
 
     def num_whole(self, num_layers: int) -> int:
-        """How many layers come before the first of which something is skipped."""
+        """The number of layers before the first one that is skipped in part or whole."""
         return min(self.attention | self.mlp, default=num_layers)
 
     def num_sublayers(self, num_layers: int) -> int:
-        """How many attention and feed-forward parts are left."""
+        """The number of attention and feed-forward parts that are left."""
         return 2 * num_layers - len(self.attention) - len(self.mlp)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Scores:
-    """What the target says of one root and its draft.
+    """The target's result for one root and its draft.
 
     Args:
         logits: `[1 + n + m, V]`, float32 (float64 in tests), on the CPU, where the rules run; row 0
             follows the root, row i + 1 follows draft node i, then come the m auxiliary rows.
-            `[0, V]` where no logits were wanted.
-        hidden: the hidden states that were asked for, a row for each committed token of the work,
-            the last of which is the root, each draft node and each auxiliary row.
+            `[0, V]` if no logits were requested.
+        hidden: the hidden states requested, with one row for each committed token of the work (the
+            last is the root), each draft node and each auxiliary row.
     """
 
     logits: Tensor
@@ -86,22 +86,22 @@ class Scores:
 
 @dataclass(frozen=True, slots=True)
 class TargetInfo:
-    """What a drafter may know of the target.
+    """What a drafter may know about the target.
 
     Args:
         name: for messages and reports.
         vocab_size: the number of logits in a row.
-        max_length: the longest sequence, prompt and answer together, in tokens; None where
-            there is no limit.
-        max_draft_tokens: the most draft tokens that one pass takes; None where any number fits.
-        gives: what it can hand to a drafter beyond tokens: `Need`s, and the `Hidden` states that it
+        max_length: the longest sequence, prompt and answer together, in tokens; None if there is no
+            limit.
+        max_draft_tokens: the maximum number of draft tokens in one pass; None if any number fits.
+        gives: what it can give a drafter beyond tokens: `Need`s, and the `Hidden` states that it
             has.
-        invariant: whether the logits of a committed token carry the same bits whatever was
-            drafted (invariant mode).
-        row_costs: the time of a pass by its rows, in passes over one row, as far as it is known
-            beforehand; empty where nothing is.
-        num_weights: the weights that every token of a prompt goes through, those of the layers:
-            what reading a prompt costs, relative to another model. 0 where it is not known.
+        invariant: whether the logits of a committed token are bit-identical whatever was drafted
+            (invariant mode).
+        row_costs: the time of a pass by its number of rows, in units of a pass over one row, as far
+            as it is known in advance; empty if nothing is known.
+        num_weights: the number of weights in the layers, which every prompt token goes through: the
+            cost of reading a prompt relative to another model. 0 if unknown.
     """
 
     name: str
@@ -114,7 +114,7 @@ class TargetInfo:
     num_weights: int = field(default=0, repr=False, compare=False)
 
     def lacks(self, needs: Iterable[Need | Hidden]) -> list[str]:
-        """What of some needs it does not give, in words.
+        """Those of some needs that it does not give, in words.
 
         >>> info = TargetInfo("toy", 8, gives=frozenset({Need.LOGITS, Hidden((0, 1))}))
         >>> info.lacks({Need.LOGITS, Need.TREE, Hidden((0,)), Hidden((2,))})
@@ -130,13 +130,13 @@ class TargetInfo:
 
 
 class Opening(NamedTuple):
-    """What is known of a sequence when it starts, for its controller.
+    """What is known about a sequence when it starts, for its controller.
 
     Args:
         num_prompt_tokens: the length of the prompt.
-        max_tokens: the most tokens that the answer can have; None where that is not known.
-        min_tokens: the fewest.
-        target: what the target says of itself; None where there is none.
+        max_tokens: the maximum length of the answer in tokens; None if unknown.
+        min_tokens: its minimum length.
+        target: what the target reports about itself; None if there is no target.
     """
 
     num_prompt_tokens: int = 0
@@ -150,15 +150,15 @@ class Committed(NamedTuple):
 
     Args:
         tokens: the new final tokens.
-        draft: what was scored in the round; None for the prompt, and where it is not needed.
-        path: its accepted nodes that were kept.
+        draft: what was scored in the round; None for the prompt, and if it is not needed.
+        path: the accepted nodes of `draft` that were kept.
         logits: the target's own `[draft.num_rows, V]`, laid out as in `Scores`; for drafters that
             need `Need.LOGITS`, None for the others.
-        hidden: for drafters that need `Hidden`, None for the others. Its last row belongs to the
-            token *before* the last of `tokens`, which no pass has seen yet, and its other rows to
-            those before, so that row j stands beside the token that followed it. It has a row for
-            each token, but for the first of all tokens, which follows none. A long prompt comes in
-            parts then, each with its states, and no more than one part is held at a time.
+        hidden: for drafters that need `Hidden`, None for the others. No pass has seen the last of
+            `tokens` yet, so the last row belongs to the token *before* it, and the other rows to
+            the tokens before that: each row is aligned with the token that followed it. There is a
+            row for every token except the very first, which follows none. A long prompt is then
+            reported in parts, each with its states, and at most one part is in memory at a time.
     """
 
     tokens: tuple[int, ...]

@@ -1,7 +1,7 @@
-"""What a plug-in may declare of itself beyond its protocol, and what holds where it is silent.
+"""What a plug-in may declare about itself beyond its protocol, and the defaults.
 
 A trait is an attribute of the plug-in's class, as in `needs_draft_model: ClassVar[bool] = True`, or
-a property, where it depends on the settings. A plug-in that declares nothing has the defaults.
+a property if it depends on the settings. A plug-in that declares nothing has the defaults.
 """
 
 from __future__ import annotations
@@ -17,18 +17,19 @@ class Traits:
     """What a plug-in declares; read it with `traits_of`.
 
     Args:
-        needs_draft_model: of a drafter: it drafts with a model of its own, a `protocols.Target`,
+        needs_draft_model: for drafters: it drafts with a model of its own, a `protocols.Target`,
             which is its setting `model`. It can then be given by name together with a draft model.
-        translates: of a drafter with a draft model: that model may have another tokenizer. It is
-            given both tokenizers, as its settings `tokenizer`, the target's, and `draft_tokenizer`.
-        combines: of a drafter: it holds others, which are its setting `drafters`. It can then be
+        translates: for drafters with a draft model: that model may have another tokenizer. The
+            drafter is given both tokenizers as settings: `tokenizer` (the target's) and
+            `draft_tokenizer`.
+        combines: for drafters: it combines others, which are its setting `drafters`. It can then be
             given by name together with their names.
-        names: of a drafter that combines others: their names, among which a controller may choose.
-        default_verifier: of a drafter: the rule that verifies its drafts where the user names
-            none. A drafter of trees names a rule that takes trees.
-        looks_ahead: of a rule: it asks for distributions after draft tokens that it may then
-            reject. Logits processors that may keep a state are refused beside it.
-        uses_clock: of a controller: its draft lengths depend on timings, and so differ from run to
+        names: for drafters that combine others: their names, which a controller may choose from.
+        default_verifier: for drafters: the rule that verifies its drafts if the user names none. A
+            tree drafter names a rule that takes trees.
+        looks_ahead: for verifiers: it asks for distributions after draft tokens that it may still
+            reject. Logits processors that may be stateful are refused with it.
+        uses_clock: for controllers: its draft lengths depend on timings, so they differ from run to
             run.
 
     Example:
@@ -48,10 +49,11 @@ class Traits:
 def traits_of(plugin: Any) -> Traits:
     """The traits of a plug-in, or of its class.
 
-    What a class leaves to its settings, by a property, has its default until there is an object.
+    A trait that the class computes from its settings, by a property, has its default until there is
+    an instance.
 
     Raises:
-        ContractViolation: a trait that is not of its type.
+        ContractViolation: a trait has the wrong type.
 
     Example:
         >>> class Branching:

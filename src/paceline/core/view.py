@@ -1,4 +1,4 @@
-"""What a drafter may use of a live target, beside the values that describe it."""
+"""What a drafter may use of a live target, in addition to the values that describe it."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ class TargetLayers(Protocol):
     """The target's own layers on one sequence, for drafters that need `Need.LAYERS`.
 
     A draft runs some of the layers on the last committed token and on drafted ones. It reads the
-    target's own keys and values of the committed tokens; those that it makes lie after the end,
-    where the next pass of the target writes over them, so that nothing of the target changes. A
-    pass that scores a chain resumes rows that were run here after the layers that they have
-    been through as a whole.
+    target's own keys and values of the committed tokens. Those that it computes are written after
+    the end of the cache, where the target's next pass overwrites them, so the target's state does
+    not change. A pass that scores a chain reuses rows that were run here: it resumes each after the
+    leading layers that were run in full.
     """
 
     @property
@@ -27,7 +27,7 @@ class TargetLayers(Protocol):
         ...
 
     def start(self, skip: SkipSet) -> None:
-        """Begin at the committed tokens again, leaving out `skip`; what was run is forgotten.
+        """Start again at the committed tokens, skipping `skip`; what was run before is discarded.
 
         Raises:
             InvalidInput: `skip` names a layer that the target does not have.
@@ -42,25 +42,25 @@ class TargetLayers(Protocol):
         ...
 
     def replay(self, start: int, tokens: Sequence[int], skip: SkipSet) -> Tensor:
-        """The logits `[len(tokens), V]` after committed tokens, as a draft would have had them.
+        """The logits `[len(tokens), V]` that a draft would have computed after committed tokens.
 
-        `tokens` are those from the position `start` on; they see the target's own keys of the
-        tokens before and what `skip` leaves of their own. Ends what was started.
+        `tokens` are those from position `start` on. They see the target's own keys of the tokens
+        before, and of themselves what the layers left by `skip` compute. Discards what was started.
         """
         ...
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TargetView:
-    """The target as a drafter sees it that opens a session on one sequence.
+    """The target as seen by a drafter that opens a session on one sequence.
 
     Args:
-        info: what the target tells of itself.
-        layers: its own layers on that sequence; None where it does not give `Need.LAYERS`.
-        embed: from token ids `[n]` to what its embedding makes of them, `[n, hidden]`, scaled as in
-            the model, without positions; None where it does not give `Need.EMBEDDING`.
-        head: from states `[n, hidden]` after the final norm to logits `[n, V]`; None where it does
-            not give `Need.HEAD`. Neither has gradients.
+        info: what the target reports about itself.
+        layers: its own layers on that sequence; None if it does not give `Need.LAYERS`.
+        embed: from token ids `[n]` to their embeddings `[n, hidden]`, scaled as in the model,
+            without positions; None if it does not give `Need.EMBEDDING`.
+        head: from states `[n, hidden]` after the final norm to logits `[n, V]`; None if it does not
+            give `Need.HEAD`. Neither function has gradients.
 
     Example:
         >>> TargetView(TargetInfo("toy", vocab_size=8)).info.vocab_size

@@ -1,4 +1,4 @@
-"""Hold what plug-ins hand to the engine against the contract, before it does any harm."""
+"""Check what plug-ins return to the engine against the contract, before it does any harm."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from paceline.core.target import Need, Scores, TargetInfo
 from paceline.errors import ContractViolation, InvalidInput
 
 _LAW_TOLERANCE = 1e-4
-"""How far the sum of a law may be from 1, by rounding."""
+"""How far rounding may move the sum of a law from 1."""
 
 _WORDS = {Need.TREE: "branches", Need.AUXILIARY: "auxiliary rows"}
 
@@ -18,7 +18,7 @@ _WORDS = {Need.TREE: "branches", Need.AUXILIARY: "auxiliary rows"}
 def check_draft(
     draft: Draft, budget: Budget, drafter: Drafter, verifier: Verifier, target: Target
 ) -> None:
-    """Hold a draft against the contract before it costs a target pass."""
+    """Check a draft against the contract before it costs a target pass."""
     if draft.scheme not in verifier.schemes or (verifier.needs_chain and not draft.is_chain):
         raise InvalidInput(
             f"the rule {verifier.name!r} does not take what drafter {drafter.name!r} drafts "
@@ -59,10 +59,10 @@ def check_draft(
 
 
 def _check_laws(draft: Draft, drafter: Drafter) -> None:
-    """Each law is a probability distribution that gives its token mass.
+    """Check that each law is a probability distribution and gives its token mass.
 
-    Everybody's are looked at, since what is claimed of the output rests on them. A look costs less
-    than half of the softmax that makes a law. Siblings share one.
+    Every law is checked, since exactness depends on it. A check costs less than half of the softmax
+    that makes a law. Siblings share one.
     """
     seen: set[int] = set()
     for token, law in zip(draft.tokens, draft.probs or (), strict=False):
@@ -74,36 +74,36 @@ def _check_laws(draft: Draft, drafter: Drafter) -> None:
             # Written so that NaN fails, too.
             if not (least >= 0 and abs(total - 1) <= _LAW_TOLERANCE):
                 raise ContractViolation(
-                    f"drafter {drafter.name!r} gave as the law of token {token} something that is "
-                    f"no distribution: its sum is {total:g} and its least entry {least:g}. Give "
+                    f"drafter {drafter.name!r} gave token {token} a law that is not a "
+                    f"distribution: its sum is {total:g} and its smallest entry {least:g}. Give "
                     "the probabilities that the token was drawn from, or leave probs out for a "
-                    "token that was chosen without chance"
+                    "token that was chosen deterministically"
                 )
         if not float(law[token]) > 0:
             raise ContractViolation(
                 f"drafter {drafter.name!r} proposed token {token}, to which its law gives no "
-                "mass; a law has to be the one that the token was really drawn from"
+                "mass; a law must be the one that the token was actually drawn from"
             )
 
 
 def _check_scheme(draft: Draft, drafter: Drafter) -> None:
-    """What a scheme says of a draft has to be so: the rules build on it."""
+    """Check that the draft is what its scheme says: the rules rely on it."""
     assert draft.parents is not None
     if draft.scheme is Scheme.SINGLE and len(set(draft.parents)) < len(draft):
         raise ContractViolation(
             f"drafter {drafter.name!r} proposed several children of one node under the scheme "
-            f"{draft.scheme.value!r}; name the scheme that they were drawn under"
+            f"{draft.scheme.value!r}; name the scheme with which they were drawn"
         )
     if draft.scheme is Scheme.CHOSEN and any(law is not None for law in draft.probs or ()):
         raise ContractViolation(
             f"drafter {drafter.name!r} gave laws of tokens under the scheme "
             f"{draft.scheme.value!r}, which says that nothing was drawn; leave probs out, or name "
-            "the scheme that they were drawn under"
+            "the scheme with which they were drawn"
         )
 
 
 def check_scores(all_scores: list[Scores], work: Sequence[Work], info: TargetInfo) -> None:
-    """Hold what a target pass returned against the contract."""
+    """Check what a target pass returned against the contract."""
     expected = [(item.num_scored, info.vocab_size) for item in work]
     came = [tuple(scores.logits.shape) for scores in all_scores]
     if came != expected:
@@ -120,7 +120,7 @@ def check_scores(all_scores: list[Scores], work: Sequence[Work], info: TargetInf
 
 
 def check_verdict(verdict: Verdict, draft: Draft, verifier: Verifier) -> None:
-    """Hold a verdict against the contract: its path must start at the root and skip nothing."""
+    """Check a verdict against the contract: its path must start at the root and skip nothing."""
     if not draft.is_path(verdict.path):
         raise ContractViolation(
             f"the rule {verifier.name!r} accepted the nodes {verdict.path}, which are no path from "

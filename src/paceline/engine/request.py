@@ -1,4 +1,4 @@
-"""What one sequence asks of the engine, and how long it can become."""
+"""A request to decode one sequence, and how long the sequence can become."""
 
 from __future__ import annotations
 
@@ -15,8 +15,9 @@ from paceline.errors import ContextOverflow, InvalidInput
 from paceline.sampling.warp import Processor
 
 StopRule = Callable[[Sequence[int], int], int | None]
-"""Takes the answer's tokens and how many of them cannot be its last; called once a round. Returns
-the length to cut the answer to, above that number, or None where the answer goes on."""
+"""Takes the answer's tokens and the number of leading ones that cannot be its last; called once a
+round. Returns the length to cut the answer to, greater than that number, or None if the answer goes
+on."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,19 +28,20 @@ class Request:
         prompt: token ids, at least one.
         drafter, controller: how to draft, and how far.
         verifier: the rule that accepts or rejects.
-        noise: the source of chance, this sequence's own.
+        noise: this sequence's own source of randomness.
         params: how a token is drawn from the target's logits.
         max_tokens: the longest answer; None goes on to the end of the context.
-        min_tokens: before this length the answer cannot end.
+        min_tokens: the answer cannot end before this length.
         stop_token_ids: the answer ends with, and includes, the first of these.
-        stop_rules: further reasons to end.
-        processors: further steps from logits to law (see `math.warp.SamplingWarp`).
-        draft_processors: those that may run on draft logits too: functions of tokens and logits
-            alone, without a state.
-        logprobs: report log-probabilities, and those of this many of the most probable tokens.
+        stop_rules: further stopping rules.
+        processors: further steps from logits to the distribution (see
+            `sampling.warp.SamplingWarp`).
+        draft_processors: the processors that may run on draft logits too: stateless functions of
+            tokens and logits only.
+        logprobs: report log-probabilities, and those of the `logprobs` most probable tokens.
         keep_logits, keep_scores: report the logits and the processed scores of each token.
-        slot: a slot of the caller's whose cached tokens are a prefix of the prompt; it is left
-            open. None opens one and closes it.
+        slot: a slot owned by the caller whose cached tokens are a prefix of the prompt; it is left
+            open. None opens one and closes it at the end.
     """
 
     prompt: Sequence[int]
@@ -61,15 +63,17 @@ class Request:
 
 
 def token_ids(prompt: Sequence[int]) -> list[int]:
-    """The prompt as plain integers, from a tensor or an array too."""
+    """The prompt as plain integers; tensors and arrays are accepted too."""
     return list(checks.token_ids("the prompt must be a sequence of token ids", prompt))
 
 
 def length_limit(request: Request, prompt: Sequence[int], info: TargetInfo) -> int:
-    """The longest the sequence can become, prompt and answer together; raises if it cannot be."""
+    """The maximum length, prompt and answer together; raises if the request is invalid."""
     length = len(prompt)
     if not length:
-        raise InvalidInput("the prompt is empty; give at least one token (a start token, say)")
+        raise InvalidInput(
+            "the prompt is empty; give at least one token (a start token, for example)"
+        )
     if not all(0 <= token < info.vocab_size for token in prompt):
         raise InvalidInput(
             f"the prompt holds token ids outside the vocabulary of {info.name} "

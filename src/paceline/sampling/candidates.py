@@ -1,8 +1,8 @@
-"""The law behind a row of logits, without a sort: the fast twin of `warp.truncate`.
+"""The distribution for a row of logits, without a sort: the fast version of `warp.truncate`.
 
 The few largest of many values are found by blocks: a value among the k largest lies in a block
-whose own largest value is among the k largest of the blocks'. One pass over the row finds those,
-and what follows looks at a few hundred values in place of 150,000.
+whose own largest value is among the k largest of the blocks'. One pass over the row finds those
+blocks, and all further steps look at a few hundred values instead of 150,000.
 """
 
 from __future__ import annotations
@@ -14,17 +14,19 @@ from torch.nn.functional import pad
 from paceline.core.sampling import SamplingParams
 
 _WIDTH = 128
-"""The tokens of a block: about the square root of a vocabulary."""
+"""Tokens per block: about the square root of a vocabulary."""
 _FEW = 64
-"""How many tokens top-p looks at before it looks further down."""
+"""How many tokens top-p looks at first."""
 _STEP = 8.0
-"""How much less probable the tokens are that it looks at next."""
+"""How much less probable the tokens are that it includes next."""
 _COLD = 1e-6
 """Above this temperature no logit of a model overflows when divided."""
 
 
 class Blocks:
-    """A row `[V]` in blocks, with the largest value of each. Holds no copy where V is a multiple.
+    """A row `[V]` in blocks, with the largest value of each.
+
+    No copy if V is a multiple of the block.
 
     Args:
         values: `[V]`.
@@ -40,12 +42,12 @@ class Blocks:
         self._largest = self._rows.amax(dim=-1)
 
     def argmax(self) -> int:
-        """The place of the largest value, the first of several."""
+        """The index of the largest value, the first if several tie."""
         block = int(self._largest.argmax())
         return block * _WIDTH + int(self._rows[block].argmax())
 
     def at_least(self, floor: float | Tensor) -> Tensor:
-        """The places of all values of at least `floor`, in rising order."""
+        """The indices of all values of at least `floor`, in ascending order."""
         blocks = (self._largest >= floor).nonzero().flatten()
         row, column = (self._rows[blocks] >= floor).nonzero().unbind(dim=-1)
         places = blocks[row] * _WIDTH + column
@@ -54,8 +56,8 @@ class Blocks:
     def floor(self, count: int) -> Tensor:
         """A value that at least `count` of the values reach, near the count-th largest.
 
-        It is exact to a block: the count-th largest of the blocks' largest values. With fewer
-        blocks than `count` it is the smallest of these, which fewer values may reach.
+        It is exact to within a block: the count-th largest of the block maxima. With fewer blocks
+        than `count` it is the smallest of these, which fewer values may reach.
         """
         return self._largest.topk(min(count, len(self._largest))).values[-1]
 
@@ -67,9 +69,9 @@ class Blocks:
 
 
 def in_blocks(values: Tensor, *, fill: float) -> Tensor:
-    """A row `[V]` as blocks `[B, 128]`, the last one filled up; a view where V is a multiple.
+    """A row `[V]` as blocks `[B, 128]`, the last one padded; a view if V is a multiple of 128.
 
-    A short row is one block of its own length.
+    A shorter row is one block of its own length.
     """
     if values.shape[-1] <= _WIDTH:
         return values.reshape(1, -1)
@@ -79,16 +81,16 @@ def in_blocks(values: Tensor, *, fill: float) -> Tensor:
 
 
 def largest_of_rows(rows: Tensor, k: int) -> Tensor:
-    """The places of the k largest values of each row, by falling value.
+    """The indices of the k largest values of each row, in descending order of value.
 
-    One pass over the rows, which `torch.topk` makes several times as long.
+    One pass over the rows; `torch.topk` takes several times as long.
 
     Args:
         rows: `[n, V]`; not copied.
         k: at least 1.
 
     Returns:
-        `[n, min(k, V)]`, int64; -1 where a row has no further value above -infinity.
+        `[n, min(k, V)]`, int64; -1 if a row has no further value above -infinity.
 
     Example:
         >>> largest_of_rows(torch.tensor([[1.0, 5.0, -torch.inf]]), 3)
@@ -110,7 +112,7 @@ def largest_of_rows(rows: Tensor, k: int) -> Tensor:
 def truncated_law(logits: Tensor, params: SamplingParams) -> Tensor:
     """The law `[V]` of `warp.truncate(logits, params)`; `logits` is one row `[V]`.
 
-    The same steps in the same order, so the same tokens are kept, those that tie included.
+    It takes the same steps in the same order, so it keeps the same tokens, ties included.
     params.temperature must be above 0.
     """
     scaled = cool(logits, params.temperature)
@@ -135,20 +137,20 @@ def truncated_law(logits: Tensor, params: SamplingParams) -> Tensor:
 
 
 def cool(logits: Tensor, temperature: float) -> Tensor:
-    """Divide by a temperature above 0; very cold, shift first, so that nothing overflows."""
+    """Divide by a temperature above 0; very small ones shift first to avoid overflow."""
     if temperature >= _COLD:
         return logits if temperature == 1 else logits / temperature
-    # A temperature that the dtype cannot hold would become 0, and 0 / 0 no number.
+    # A temperature too small for the dtype would become 0, and 0 / 0 is NaN.
     divisor = max(temperature, torch.finfo(logits.dtype).tiny)
     return (logits - logits.amax(dim=-1, keepdim=True)).div_(divisor)
 
 
 def _nucleus_candidates(probs: Tensor, params: SamplingParams) -> Tensor:
-    """Ids, rising, of all tokens above some probability: enough for top-p, or else for min-p."""
+    """Ids, ascending, of all tokens above some probability: enough for top-p, or else for min-p."""
     blocks = Blocks(probs)
     if params.top_p >= 1:
         return blocks.at_least(params.min_p * probs.amax())
-    # V tokens below this are worth less than 1 - top_p together, so all of them fall.
+    # V tokens below this have less than 1 - top_p together, so all of them are dropped.
     least = (1 - params.top_p) / probs.shape[-1]
     floor = max(float(blocks.floor(_FEW)), least)
     while True:
@@ -159,7 +161,7 @@ def _nucleus_candidates(probs: Tensor, params: SamplingParams) -> Tensor:
 
 
 def _nucleus(probs: Tensor, top_p: float) -> Tensor:
-    """Which of `probs` (`[m]`, by rising id) top-p keeps: their places, in falling order."""
+    """Which of `probs` (`[m]`, by ascending id) top-p keeps: their indices, most probable first."""
     ordered, order = probs.sort(descending=True, stable=True)
     before = ordered.cumsum(dim=-1) - ordered
     return order[before < top_p]

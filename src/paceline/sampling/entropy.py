@@ -1,4 +1,4 @@
-"""How often a draft token will be accepted at least, by the entropy of its law.
+"""A lower bound on the acceptance of a draft token, from the entropy of its distribution.
 
 Source: AdaEDL, Agrawal et al. 2410.18351.
 """
@@ -15,8 +15,8 @@ def acceptance_bound(q: Tensor, factor: float = 0.2) -> float:
     """1 - sqrt(factor * H(q)), H in nats; below 0 where q is very flat.
 
     Args:
-        q: the law of a draft token `[V]`.
-        factor: gamma of the paper, fitted there.
+        q: the distribution of a draft token, `[V]`.
+        factor: the paper's gamma, fitted there.
 
     Example:
         >>> round(acceptance_bound(torch.full((4,), 0.25)), 4)

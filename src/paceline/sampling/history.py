@@ -1,4 +1,4 @@
-"""Which tokens came before, and how often: the history that penalties look at."""
+"""Which tokens occurred before, and how often: the history that penalties look at."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import Tensor
 
 
 class TokenCounts:
-    """The distinct tokens of a growing text and their numbers, as tensors.
+    """The distinct tokens of a growing text and their counts, as tensors.
 
     Example:
         >>> counts = TokenCounts([7, 7, 3])
@@ -32,10 +32,10 @@ class TokenCounts:
             self._places.setdefault(token, len(self._places))
 
     def with_path(self, path: Sequence[int] = ()) -> tuple[Tensor, Tensor]:
-        """The distinct ids and their numbers (`[m]`, `[m]`) with `path` appended, for now.
+        """The distinct ids and their counts (`[m]`, `[m]`) with `path` appended temporarily.
 
-        The totals, and so the bits of what is computed from them, are the same whether a token
-        is final or still drafted.
+        The counts, and so the bits of what is computed from them, are the same whether a token is
+        final or only drafted.
         """
         if not path:
             return self._ids, self._times

@@ -1,7 +1,7 @@
-"""Random decisions as an argument: keyed by seed, position and purpose, never a global state.
+"""Random decisions as an argument: keyed by seed, position and purpose, without global state.
 
-A rule does not ask for numbers but for decisions (accept with this probability, draw from this
-law). A seeded noise answers with counter-based random numbers; an enumerating one
+A rule asks not for numbers but for decisions (accept with this probability, draw from this
+distribution). A seeded noise answers with counter-based random numbers. An enumerating one
 (`testing/law.py`) answers with every outcome in turn, and so integrates a rule exactly.
 """
 
@@ -22,9 +22,9 @@ from paceline.sampling.candidates import Blocks, in_blocks
 class SeededNoise:
     """The noise of generation: Philox streams keyed by (seed, stream, position, purpose).
 
-    The k-th decision for one position and purpose takes the k-th number of that key, so that no
-    number ever serves two decisions: a position that is drafted again after a rejection draws
-    anew. Only `race` repeats itself, on purpose.
+    The k-th decision for one position and purpose takes the k-th number of that key, so no number
+    is ever used for two decisions: a position that is drafted again after a rejection gets new
+    numbers. Only `race` repeats its numbers, on purpose.
 
     Args:
         seed: from 0 to 2**64 - 1.
@@ -37,8 +37,8 @@ class SeededNoise:
         self._used: Counter[tuple[int, int]] = Counter()
 
     def _bits(self, position: int, purpose: Purpose, repeat: int) -> int:
-        # The lowest word is left to Philox, which counts in it. To set the counter of one
-        # generator is five times as quick as to make another.
+        # The lowest word is left to Philox, which counts in it. Setting the counter of a generator
+        # is five times as fast as creating another.
         self._state["state"]["counter"][:] = 0, repeat, position, purpose
         self._philox.state = self._state
         return int(self._philox.random_raw())
@@ -49,19 +49,19 @@ class SeededNoise:
         return (self._bits(position, purpose, repeat) >> 11) * 2.0**-53
 
     def accept(self, probability: float, position: int) -> bool:
-        """See `Noise.accept`. Certain outcomes use up no number."""
+        """See `Noise.accept`. Certain outcomes consume no number."""
         if probability >= 1 or probability <= 0:
             return probability >= 1
         return self._uniform(position, Purpose.ACCEPT) < probability
 
     def sample(self, law: Tensor, position: int, purpose: Purpose) -> int:
-        """See `Noise.sample`: inversion of the cumulative law, in float64."""
+        """See `Noise.sample`: inversion of the cumulative distribution, in float64."""
         if _is_point_mass(law):
             return Blocks(law).argmax()
         return invert(law, self._uniform(position, purpose))
 
     def race(self, law: Tensor, position: int) -> int:
-        """See `Noise.race`. Token v sees the same number in vocabularies of every size."""
+        """See `Noise.race`. Token v gets the same number whatever the vocabulary size."""
         if _is_point_mass(law):
             return Blocks(law).argmax()
         runners = np.flatnonzero(law.numpy() > 0)
@@ -71,7 +71,7 @@ class SeededNoise:
 
 
 class CoupledNoise:
-    """What a drafter is handed under a rule that couples: its draws become races.
+    """The noise of a drafter under a rule that couples: its draws become races.
 
     A drafter draws with `sample`, as under every rule; here the draw shares its noise with the
     target's at the same position, so that the two tend to agree.
@@ -94,17 +94,17 @@ class CoupledNoise:
 
 
 def _is_point_mass(law: Tensor) -> bool:
-    """Whether one token has all the mass, as under greedy decoding: nothing is left to chance."""
+    """Whether one token has all the mass, as under greedy decoding, so that nothing is random."""
     return 0 < float(law.amax()) == float(law.sum())
 
 
 def invert(law: Tensor, uniform: float) -> int:
-    """The token at which the cumulative `law` (`[V]`) passes the share `uniform` of its sum.
+    """The token at which the cumulative `law` (`[V]`) exceeds the share `uniform` of its sum.
 
-    Sums in float64: first the blocks, then the tokens of one block.
+    Sums in float64: first over blocks, then over the tokens of one block.
 
     Raises:
-        ContractViolation: the law has no mass, or it holds NaN.
+        ContractViolation: the law has no mass or contains NaN.
 
     >>> invert(torch.tensor([0.5, 0.0, 0.5]), 0.5)
     2
@@ -120,10 +120,10 @@ def invert(law: Tensor, uniform: float) -> int:
 
 
 def _passes(cumulative: Tensor, point: float) -> tuple[int, float]:
-    """Where `cumulative` first exceeds `point`, and by how much `point` exceeds what is before."""
+    """Where `cumulative` first exceeds `point`, and how far `point` is above the sum before it."""
     place = int(torch.searchsorted(cumulative, point, right=True))
     if place == len(cumulative):
-        # `point` was rounded up to the whole sum: the last step up is meant.
+        # `point` was rounded up to the whole sum: take the last step up.
         place = int(torch.searchsorted(cumulative, float(cumulative[-1])))
     return place, point - (float(cumulative[place - 1]) if place else 0.0)
 
@@ -134,12 +134,12 @@ def race(law: Tensor, exponentials: Tensor) -> int:
     >>> race(torch.tensor([0.9, 0.1]), torch.tensor([1.0, 1.0]))
     0
     """
-    # As the largest law(v) / E_v, which needs no care for tokens without mass.
+    # Computed as the largest law(v) / E_v, so that tokens without mass need no special case.
     return Blocks(law.to(exponentials.dtype) / exponentials).argmax()
 
 
 def exponentials(key: int, tokens: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
-    """Standard exponential numbers, one a token, each a function of `key` and the token alone.
+    """Standard exponential numbers, one per token, each a function of `key` and the token only.
 
     Token v gets the v-th number of SplitMix64 started at `key`, which can be computed without
     those before it (Steele, Lea and Flood 2014, figure 11).
@@ -151,6 +151,6 @@ def exponentials(key: int, tokens: npt.NDArray[np.int64]) -> npt.NDArray[np.floa
     z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     z ^= z >> np.uint64(31)
-    # In the middle of 2**53 cells of (0, 1), so that no number is 0 or infinite.
+    # The middles of 2**53 cells of (0, 1), so that no number is 0 or infinite.
     uniforms = ((z >> np.uint64(11)).astype(np.float64) + 0.5) * 2.0**-53
     return -np.log(uniforms)

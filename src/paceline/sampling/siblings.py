@@ -20,9 +20,9 @@ class Siblings(NamedTuple):
     """The children of one node, in draw order.
 
     Args:
-        tokens: at most as many as were asked for.
-        probs: one entry a token, as `Draft.probs` holds it: the one law `q` for all of them, the
-            very same tensor, or None for each where nothing was left to chance.
+        tokens: at most as many as requested.
+        probs: one entry per token, as in `Draft.probs`: the one distribution `q` for all of them
+            (the very same tensor), or None for each if they were chosen deterministically.
         scheme: for `Draft.scheme`. The whole draft has one scheme.
     """
 
@@ -35,11 +35,11 @@ def draw_siblings(q: Tensor, k: int, scheme: Scheme, noise: Noise, position: int
     """The k children of a node under a scheme.
 
     Args:
-        q: the drafter's law of the next token, `[V]`, with any positive sum for the draw; a rule
-            needs it normalised.
-        k: how many. It must not depend on the tokens drawn.
+        q: the drafter's distribution of the next token, `[V]`. For the draw any positive sum will
+            do; a verifier needs it normalised.
+        k: how many to draw. It must not depend on the tokens drawn.
         scheme: `SINGLE` draws one, whatever k is.
-        noise: what the session was handed.
+        noise: the noise that was passed to the session.
         position: the absolute position of the children.
 
     Example:
@@ -60,11 +60,11 @@ def draw_siblings(q: Tensor, k: int, scheme: Scheme, noise: Noise, position: int
 
 
 def draw_independent(q: Tensor, k: int, noise: Noise, position: int) -> tuple[int, ...]:
-    """K tokens drawn independently from `q`; the same token may come more than once.
+    """K tokens drawn independently from `q`; the same token may occur more than once.
 
-    A token that comes again has to stay in the draft: the rule counts it. It can never be accepted
+    A repeated token has to stay in the draft, because the rule counts it. It can never be accepted
     once the first was rejected, so it needs no children of its own. Under a rule that couples, all
-    k are the same token: draw without replacement there.
+    k are the same token, so draw without replacement there.
     """
     return tuple(noise.sample(q, position, Purpose.DRAFT) for _ in range(k))
 
@@ -72,10 +72,10 @@ def draw_independent(q: Tensor, k: int, noise: Noise, position: int) -> tuple[in
 def draw_without_replacement(q: Tensor, k: int, noise: Noise, position: int) -> tuple[int, ...]:
     """K different tokens, each drawn from `q` without the ones before; fewer if `q` has fewer.
 
-    The law of Gumbel top-k (Kool et al. 1903.06059): the k largest of log q(v) + G_v, in order.
-    Drawn token by token this takes k numbers in place of one for each token of the vocabulary.
-    Under a rule that couples, every draw is a race with the same noise, so that what comes *is* the
-    Gumbel top-k of the noise that the target's token is drawn with.
+    The distribution is that of Gumbel top-k (Kool et al. 1903.06059): the k largest of log q(v) +
+    G_v, in order. Drawn token by token, it takes k random numbers instead of one per vocabulary
+    entry. Under a rule that couples, every draw is a race with the same noise, so the result *is*
+    the Gumbel top-k of the noise that the target's token is drawn with.
     """
     left, tokens = q.clone(), []
     for _ in range(k):
@@ -90,7 +90,9 @@ def draw_without_replacement(q: Tensor, k: int, noise: Noise, position: int) -> 
 
 
 def most_probable(q: Tensor, k: int) -> tuple[int, ...]:
-    """The k most probable tokens of `q`, falling; fewer if fewer have mass. Ties in token order.
+    """The k most probable tokens of `q`, in descending order; fewer if fewer have mass.
+
+    Ties in token order.
 
     >>> import torch
     >>> most_probable(torch.tensor([.25, .5, .25, 0.]), 4)

@@ -1,7 +1,7 @@
-"""A confidence threshold that follows the acceptance: when to end a draft (Draft & Verify).
+"""A confidence threshold that adapts to the acceptance: when to end a draft (Draft & Verify).
 
 A draft ends after a token whose probability under q is below the threshold. The threshold rises
-while drafts are accepted less than they should, and falls while they could have gone on.
+while acceptance is too low, and falls while drafts could have gone on.
 
 Source: Zhang et al., Draft & Verify, arXiv 2309.08168, section 3.3 and equations 4 to 6.
 """
@@ -14,20 +14,20 @@ from paceline.checks import require_finite
 from paceline.errors import InvalidInput
 
 GREEDY_START, SAMPLING_START = 0.8, 0.5
-"""Where the threshold starts in the paper: for greedy decoding, and at a temperature above 0."""
+"""The paper's initial threshold: for greedy decoding, and at a temperature above 0."""
 
 
 @dataclass(frozen=True, slots=True)
 class Threshold:
-    """A threshold and what it has seen.
+    """A threshold and its averaged acceptance.
 
     Args:
         value: the probability below which a draft ends; the token is kept.
-        acceptance: the share of drafted tokens that was accepted, averaged over the rounds with
-            weights that halve from one to the one before.
+        acceptance: the share of drafted tokens that were accepted, averaged over the rounds with
+            weights that halve with each round back.
 
     Raises:
-        InvalidInput: a number outside [0, 1].
+        InvalidInput: a number is outside [0, 1].
     """
 
     value: float
@@ -49,20 +49,20 @@ def next_threshold(
     keep_acceptance: float = 0.5,
     keep_value: float = 0.9,
 ) -> Threshold:
-    """The threshold after a round. It depends on the past alone, as rule 2 of `protocols` wants.
+    """The threshold after a round. It depends on the past only, as rule 2 of `protocols` requires.
 
     Args:
-        threshold: the one before.
-        num_accepted_tokens: of the draft, in the round.
-        num_draft_tokens: the draft's length; a round without a draft changes nothing.
+        threshold: the threshold before the round.
+        num_accepted_tokens: how many tokens of the draft were accepted.
+        num_draft_tokens: the length of the draft; a round without a draft changes nothing.
         reached_end: whether the draft was as long as it was allowed to be.
         aim: the acceptance below which the threshold rises.
-        step: how far the value that it moves towards lies from it.
-        keep_acceptance: the weight of the acceptance before.
-        keep_value: the weight of the value before.
+        step: the distance to the value that the threshold moves towards.
+        keep_acceptance: the weight of the previous acceptance.
+        keep_value: the weight of the previous value.
 
     Raises:
-        InvalidInput: more tokens accepted than drafted, or a negative number of them.
+        InvalidInput: more tokens accepted than drafted, or a negative number.
 
     Example:
         >>> after = next_threshold(Threshold(0.8), 3, 4, reached_end=False)

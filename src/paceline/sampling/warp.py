@@ -1,7 +1,9 @@
-"""From logits to the law that a token is drawn from. Greedy is a point mass, not a second path.
+"""From logits to the distribution that a token is drawn from.
+
+Greedy decoding is a point mass, not a second code path.
 
 The functions take one row `[V]` or many `[..., V]`, keep the dtype and never change their
-argument. The order, and each step, is that of `transformers` (generation/logits_process.py).
+argument. The order and each step are those of `transformers` (generation/logits_process.py).
 """
 
 from __future__ import annotations
@@ -37,7 +39,7 @@ def penalize(
         repetition: the distinct ids in prompt and answer (`[m]`).
         repetition_penalty: divides positive, multiplies negative logits (Keskar et al.
             1909.05858, section 4.1).
-        counts: the distinct ids in the answer and how often each came (`[m]`, `[m]`).
+        counts: the distinct ids in the answer and how often each occurred (`[m]`, `[m]`).
         presence_penalty, frequency_penalty: as in the OpenAI API.
     """
     logits = logits.clone()
@@ -55,7 +57,7 @@ def penalize(
 def restrict(
     logits: Tensor, *, allowed: Tensor | None = None, banned: Tensor | None = None
 ) -> Tensor:
-    """Put the logits of tokens that may not come out to -inf. Ids `[m]`, logits `[..., V]`."""
+    """Set the logits of tokens that must not be generated to -inf. Ids `[m]`, logits `[..., V]`."""
     if allowed is not None:
         kept = torch.full_like(logits, -torch.inf)
         kept[..., allowed] = logits[..., allowed]
@@ -77,8 +79,8 @@ def keep_top_k(logits: Tensor, top_k: int) -> Tensor:
 def keep_top_p(logits: Tensor, top_p: float) -> Tensor:
     """Keep the smallest set of most probable tokens whose mass reaches `top_p`; at least one.
 
-    A token stays if the mass of those before it, in falling order, is below `top_p`. Of tokens
-    that tie the first comes first (`transformers` leaves that to an unstable sort).
+    A token stays if the mass of those before it, in descending order, is below `top_p`. Ties are
+    broken by token id (`transformers` leaves that to an unstable sort).
     """
     if top_p >= 1:
         return logits
@@ -98,7 +100,7 @@ def keep_min_p(logits: Tensor, min_p: float) -> Tensor:
 
 
 def point_mass(logits: Tensor) -> Tensor:
-    """All mass on the largest logit, the first of several; one row `[V]`."""
+    """All mass on the largest logit (the first if several tie); one row `[V]`."""
     law = torch.zeros_like(logits)
     law[Blocks(logits).argmax()] = 1
     return law
@@ -107,7 +109,7 @@ def point_mass(logits: Tensor) -> Tensor:
 def truncate(logits: Tensor, params: SamplingParams) -> Tensor:
     """Temperature, top-k, top-p, min-p, in this order; params.temperature must be above 0.
 
-    The plain form, and what a caller sees as scores; `candidates.truncated_law` gives their
+    The simple form, which a caller sees as scores; `candidates.truncated_law` computes their
     softmax faster.
     """
     logits = cool(logits, params.temperature)
@@ -123,9 +125,9 @@ class SamplingWarp:
         params: the options.
         prompt: the tokens of the prompt.
         processors: further steps, run before the options in the order given. Under a rule that
-            walks (all of `math/verify` but those that say otherwise) each sees every position
-            once, in order, with a history that is a prefix of what comes out.
-        min_tokens: `hold_back` may not come out before the answer has this many tokens.
+            walks (all of `verifiers` that do not declare `looks_ahead`) each sees every position
+            once, in order, with a history that is a prefix of the output.
+        min_tokens: the tokens in `hold_back` are banned until the answer has this many tokens.
         hold_back: the tokens that would end the answer. Processors are not called for what
             follows one of them in a draft, which cannot come out: a grammar has no state there.
 
@@ -166,9 +168,9 @@ class SamplingWarp:
         return self.params.is_greedy
 
     def for_drafts(self, processors: Sequence[Processor] = ()) -> SamplingWarp:
-        """The same options and history, with other processors: what a drafter is handed.
+        """The same options and history with other processors: the warp that a drafter gets.
 
-        A processor that counts its calls or keeps a state must see the text alone, so none runs
+        A processor that counts its calls or keeps state must only see the text itself, so none runs
         on draft logits unless it is named here. That costs acceptance, never correctness.
         """
         drafting = copy.copy(self)
@@ -232,7 +234,7 @@ class SamplingWarp:
 
 
 def _check(best: float, *, position: int, whose: str) -> None:
-    """Refuse processed logits, `best` being the largest, that have no law."""
+    """Refuse processed logits that define no distribution; `best` is the largest of them."""
     if best == -torch.inf:
         raise NoTokenLeft(
             f"the sampling options leave no token at position {position}: every one is banned; "

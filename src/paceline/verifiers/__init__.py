@@ -1,1 +1,1 @@
-"""Verification rules, one rule a file."""
+"""Verification rules, one per file."""

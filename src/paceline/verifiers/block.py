@@ -19,13 +19,13 @@ from paceline.verifiers.leftover import Leftover
 
 @dataclass(frozen=True, slots=True)
 class BlockVerifier:
-    """Accept the longest prefix that passes, where an unlikely token may be made up for later.
+    """Accept the longest prefix that passes; later tokens can make up for an unlikely one.
 
     With p_0 = 1 and p_i = min(1, p_{i-1} p(x_i) / q(x_i)), the prefix of length i passes with
     probability h_i = A_i / (A_i + 1 - p_i), A_i = sum max(p_i p - q, 0), and h_gamma = p_gamma; the
-    longest one that passes is taken, and the next token drawn from norm(max(p_i p - q, 0)). Exact.
-    It never accepts fewer tokens than `token` on average, as many for one draft token and for point
-    masses. Takes chains.
+    longest one that passes is accepted, and the next token is drawn from norm(max(p_i p - q, 0)).
+    Exact. On average it never accepts fewer tokens than `token`, and equally many for one draft
+    token and for point masses. Takes chains.
     """
 
     name: ClassVar[str] = "block"
@@ -45,12 +45,12 @@ class BlockVerifier:
             behind.append(Leftover(draft, p(node - 1 if node else ROOT), weights[-1]))
             weights.append(behind[-1].weight_of(node))
             if weights[-1] == 0:
-                break  # so are all that follow
+                break  # so are all after it
         for length in range(len(weights) - 1, -1, -1):
             left = behind[length] if length < len(behind) else None
             if left is not None:
                 left.reject(length)
-            # The number is that of the prefix's last token; the empty prefix needs none.
+            # Uses the random number of the prefix's last token; the empty prefix needs none.
             at = position + length - 1
             if noise.accept(weights[length] if left is None else left.weight, at):
                 break

@@ -21,7 +21,7 @@ class CouplingVerifier:
 
     A draft token is accepted while it equals the target's; the first target token that differs is
     emitted. The output is a function of target and seed alone, so it is exact for every drafter,
-    needs no q, and is the same with none. Takes trees of any scheme.
+    needs no q, and is the same without a drafter. Takes trees of any scheme.
     """
 
     name: ClassVar[str] = "coupling"

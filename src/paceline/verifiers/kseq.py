@@ -17,7 +17,7 @@ from paceline.core.protocols import Noise, Purpose
 from paceline.errors import ContractViolation
 
 STEPS = 50
-"""The most steps of the search for rho."""
+"""The maximum number of steps of the search for rho."""
 
 
 class Solution(NamedTuple):
@@ -31,10 +31,10 @@ class Solution(NamedTuple):
 class KseqVerifier:
     """Accept each of k siblings with probability min(1, p(x) / (rho q(x))), in draw order.
 
-    rho in [1, k] solves 1 - (1 - beta)^k = rho beta, beta = sum min(q, p / rho). Where none is
-    accepted the token is drawn from what is left, p - min(q, p / rho) (1 - (1 - beta)^k) / beta.
-    Exact, and at least 1 - 1/e as good as the best possible rule. For one child it is `token`.
-    Takes trees whose siblings were drawn independently from one law.
+    rho in [1, k] solves 1 - (1 - beta)^k = rho beta, beta = sum min(q, p / rho). If none is
+    accepted, the token is drawn from the residual p - min(q, p / rho) (1 - (1 - beta)^k) / beta.
+    Exact. Its acceptance is at least 1 - 1/e of that of the best possible rule. For one child it is
+    `token`. Takes trees whose siblings were drawn independently from one distribution.
     """
 
     name: ClassVar[str] = "kseq"
@@ -66,10 +66,10 @@ class KseqVerifier:
 
 
 def common_law(draft: Draft, children: tuple[int, ...], like: Tensor) -> Tensor:
-    """The one law of all siblings; a point mass is written out.
+    """The law that all siblings share; a point mass is expanded to a tensor.
 
     Raises:
-        ContractViolation: siblings of different laws, or a token that its law cannot have drawn.
+        ContractViolation: the siblings have different laws, or a token has no mass under its law.
     """
     laws = [draft.law(child) for child in children]
     tokens = [draft.tokens[child] for child in children]
@@ -82,8 +82,8 @@ def common_law(draft: Draft, children: tuple[int, ...], like: Tensor) -> Tensor:
         same = all(law is q or (law is not None and law.equal(q)) for law in laws)
     if not same or not all(float(q[token]) > 0 for token in tokens):
         raise ContractViolation(
-            "K-SEQ takes siblings that were drawn independently from one law q, the same for "
-            f"all of a node; the tokens {tokens} have not been"
+            "K-SEQ takes siblings that were drawn independently from one law q, the same for all "
+            f"children of a node; the tokens {tokens} were not"
         )
     return q
 
@@ -92,8 +92,9 @@ def solve(p: Tensor, q: Tensor, k: int) -> Solution:
     """The rho for k siblings, by false position (the Illinois form: it converges superlinearly).
 
     rho beta(rho) rises and 1 - (1 - beta)^k falls with rho, so their difference has one sign below
-    the root and the other above. Each step takes one sum over the vocabulary; about ten do. Any rho
-    that is not too small keeps the law, so a rho that is a little too large costs acceptance alone.
+    the root and the other above. Each step takes one sum over the vocabulary; about ten steps
+    suffice. Any rho that is not too small is exact, so a rho that is slightly too large costs only
+    acceptance.
 
     >>> import torch
     >>> round(solve(torch.tensor([.3, .4, .3]), torch.tensor([.6, .3, .1]), 2).rho, 5)
@@ -119,7 +120,7 @@ def solve(p: Tensor, q: Tensor, k: int) -> Solution:
             break
         rho = high - at_high * (high - low) / (at_high - at_low)
         new_beta, value = at(rho)
-        # An end that stays twice in a row is given half its weight.
+        # An endpoint that stays twice in a row gets half its weight.
         if value > enough:
             low, at_low, at_high = rho, value, at_high / 2 if moved > 0 else at_high
             moved = 1
@@ -130,7 +131,7 @@ def solve(p: Tensor, q: Tensor, k: int) -> Solution:
 
 
 def leftover(p: Tensor, q: Tensor, k: int, rho: float, beta: float) -> Tensor:
-    """What the k tests leave of p, not normalised; p itself where rounding leaves nothing."""
+    """The residual of p after the k tests, unnormalised; p itself if rounding leaves nothing."""
     if not beta > 0:
         return p
     left = (p - q.minimum(p / rho) * ((1 - (1 - beta) ** k) / beta)).clamp_(min=0)

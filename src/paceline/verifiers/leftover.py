@@ -1,7 +1,7 @@
-"""What is left of p and q at one node as its draft children are rejected one by one.
+"""The residuals of p and q at one node as its draft children are rejected one by one.
 
-The step that recursive rejection (2305.09781, 2402.12374), block verification (2403.10444) and
-traversal verification (2505.12398) share. With weight 1 it is that of speculative sampling.
+Recursive rejection (2305.09781, 2402.12374), block verification (2403.10444) and traversal
+verification (2505.12398) share this step. With weight 1 it is that of speculative sampling.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ class Leftover:
 
     Args:
         draft: the draft, for the tokens and laws of the children.
-        p: the target's law behind the node, `[V]`; not changed.
-        weight: with which probability the path to the node is still to be accepted.
+        p: the target's law after the node, `[V]`; not changed.
+        weight: the probability with which the path to the node is still to be accepted.
     """
 
     def __init__(self, draft: Draft, p: Tensor, weight: float = 1.0) -> None:
@@ -47,8 +47,8 @@ class Leftover:
         if not drawn_from > 0:
             raise ContractViolation(
                 f"draft token {token} has probability {drawn_from} under the law q of its draft, "
-                "without the siblings before where it was drawn without replacement; q must be "
-                "the law that the token was really drawn from"
+                "without the earlier siblings if it was drawn without replacement; q must be the "
+                "law that the token was actually drawn from"
             )
         return min(1.0, left / drawn_from)
 
@@ -56,7 +56,7 @@ class Leftover:
         """Go on without `child`: R = max(weight P - Q, 0) with sum S.
 
         The weight becomes S / (S + 1 - weight), P becomes R / S, and under sampling without
-        replacement Q loses the child's token. Where rounding leaves nothing, P stays.
+        replacement Q loses the child's token. If rounding leaves nothing, P stays.
         """
         token, scale = self._draft.tokens[child], self.weight / self._mass
         q, q_total = self._law_of(child)
@@ -75,7 +75,7 @@ class Leftover:
         self._strike(token)
 
     def _law_of(self, child: int) -> tuple[Tensor | None, float]:
-        """Q for a child, and its sum: the child's law, without siblings that are struck out."""
+        """Q for a child, and its sum: the child's law without the siblings that were struck out."""
         q = self._draft.law(child)
         if q is None or not (self._strikes and self._struck):
             return q, 1.0

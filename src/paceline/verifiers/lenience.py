@@ -1,4 +1,4 @@
-"""Lenient verification: speculative sampling that holds the draft against less than its law.
+"""Lenient verification: speculative sampling that tests against a scaled-down draft probability.
 
 Source: Leviathan et al. 2211.17192, appendix A.5. Lossy.
 """
@@ -22,9 +22,9 @@ from paceline.verifiers.token import acceptance_probability, residual
 class LenienceVerifier:
     """NOT EXACT. Accept draft token x with probability min(1, p(x) / (lenience q(x))).
 
-    A rejected token is replaced as in `token`. No token comes out with more than p(x) / lenience.
-    The rate of acceptance is sum min(p / lenience, q). At temperature 0 the answer is greedy.
-    Takes chains.
+    A rejected token is replaced as in `token`. No token is emitted with probability above p(x) /
+    lenience. The acceptance rate is sum min(p / lenience, q). At temperature 0 the answer is
+    greedy. Takes chains.
 
     Args:
         lenience: above 0, at most 1; at 1 the rule is `token`.

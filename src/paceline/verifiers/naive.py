@@ -1,7 +1,7 @@
-"""Naive verification: one sample of the target a node, accepted where it is a child.
+"""Naive verification: one sample of the target per node, accepted if it is a child.
 
 Source: SpecInfer 2305.09781, section 4.3 (naive sampling). At temperature 0 it is the greedy walk
-down a tree that Medusa (2401.10774) and EAGLE (2401.15077) do.
+    down a tree that Medusa (2401.10774) and EAGLE (2401.15077) use.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from paceline.core.protocols import Noise, Purpose
 
 @dataclass(frozen=True, slots=True)
 class NaiveVerifier:
-    """Draw from p at each node and go on where a child is that token; emit the first that is not.
+    """Draw from p at each node and go on if a child is that token; emit the first that is not.
 
-    Exact for any draft, needs no q, and asks for each law once. It accepts a soft draft less often
-    than the rules that use q: sum p q against sum min(p, q) for one child. For chosen children
-    no rule accepts more often. Takes trees of any scheme; equal siblings count as one.
+    Exact for any draft; needs no q. It accepts a sampled draft less often than the rules that use
+    q: sum p q against sum min(p, q) for one child. For children chosen deterministically no rule
+    accepts more often. Takes trees of any scheme; equal siblings count as one.
     """
 
     name: ClassVar[str] = "naive"

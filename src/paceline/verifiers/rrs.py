@@ -20,7 +20,7 @@ from paceline.verifiers.tree import reject_recursively
 class RrsVerifier:
     """Recursive rejection with replacement: `tree` for siblings drawn independently.
 
-    A sibling that comes twice counts twice. Refuses siblings drawn without replacement.
+    A sibling that occurs twice counts twice. Refuses siblings drawn without replacement.
     """
 
     name: ClassVar[str] = "rrs"

@@ -20,7 +20,7 @@ from paceline.verifiers.tree import reject_recursively
 class RrswVerifier:
     """Recursive rejection without replacement: `tree` for siblings that all differ.
 
-    Accepts more often than `rrs` from the same law. Refuses siblings drawn independently.
+    Accepts more often than `rrs` from the same distribution. Refuses siblings drawn independently.
     """
 
     name: ClassVar[str] = "rrsw"

@@ -1,4 +1,4 @@
-"""Token verification: speculative sampling, one test a token.
+"""Token verification: speculative sampling, one test per token.
 
 Source: Leviathan et al. 2211.17192, algorithm 1; Chen et al. 2302.01318, algorithm 2.
 """
@@ -21,8 +21,8 @@ class TokenVerifier:
     """Accept draft token x with probability min(1, p(x) / q(x)), stop at the first rejection.
 
     A rejected token is replaced by a draw from norm(max(p - q, 0)); after full acceptance a bonus
-    is drawn from p. Exact: the law of the output is p, whatever q is, as long as q is the law
-    that drew the draft. Takes chains, of soft laws and of point masses.
+    is drawn from p. Exact: the output is distributed as p, whatever q is, as long as the draft was
+    drawn from q. Takes chains, with distributions or point masses.
     """
 
     name: ClassVar[str] = "token"
@@ -61,13 +61,13 @@ def acceptance_probability(p: Tensor, q: Tensor | None, token: int) -> float:
     if not drawn_from > 0:
         raise ContractViolation(
             f"draft token {token} has probability {drawn_from} under the law q of its draft; q "
-            "must be the law that the token was really drawn from"
+            "must be the law that the token was actually drawn from"
         )
     return min(1.0, float(p[token]) / drawn_from)
 
 
 def residual(p: Tensor, q: Tensor | None, token: int) -> Tensor:
-    """max(p - q, 0), not normalised, `[V]`; p itself where rounding leaves nothing.
+    """max(p - q, 0), unnormalised, `[V]`; p itself if rounding leaves nothing.
 
     >>> import torch
     >>> residual(torch.tensor([.4, .4, .2]), torch.tensor([.6, .3, .1]), 0)

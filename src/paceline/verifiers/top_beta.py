@@ -25,14 +25,15 @@ from paceline.verifiers.typical import longest_passing_path
 class TopBetaVerifier:
     """NOT EXACT. Accept draft token x if it is in the top beta and log p_max - log p(x) <= tau.
 
-    The longest path that passes is taken, and the most probable token follows it: nothing is drawn,
-    so the answer is not a sample of p. With beta = 1 it is the greedy answer at any temperature. At
-    temperature 0, where p is a point mass, it is greedy for any beta: to let near misses pass, set
-    the temperature to 1, at which log p is the model's own score. Takes trees of any scheme.
+    The longest path that passes is accepted, and the most probable token follows it. Nothing is
+    drawn, so the answer is not a sample of p. With beta = 1 it is the greedy answer at any
+    temperature. At temperature 0, where p is a point mass, it is greedy for any beta: to let near
+    misses pass, set the temperature to 1, at which log p is the model's own score. Takes trees of
+    any scheme.
 
     Args:
-        beta: how many of the most probable tokens may pass; ties go by token id.
-        tau: how far below the best score, in nats.
+        beta: how many of the most probable tokens may pass; ties are broken by token id.
+        tau: how far below the best score a token may be, in nats.
     """
 
     beta: int = 5

@@ -18,12 +18,12 @@ from paceline.verifiers.leftover import Leftover
 
 @dataclass(frozen=True, slots=True)
 class TraversalVerifier:
-    """Block verification on trees: the first path down to a leaf is accepted whole, or loses it.
+    """Block verification on trees: the first path to a leaf is accepted whole or loses its leaf.
 
     The weight of the root is 1, that of a child min(1, weight P(x) / Q(x)). The first leaf is
-    accepted, with all its path, with the probability of its weight; otherwise it is deleted and its
-    parent's P, Q and weight are what is left (`Leftover`). A node without children is a leaf.
-    Exact. On a chain it is `block`.
+    accepted, with its whole path, with probability equal to its weight. Otherwise it is deleted,
+    and its parent's P, Q and weight become the residuals (`Leftover`). A node without children is a
+    leaf. Exact. On a chain it is `block`.
     """
 
     name: ClassVar[str] = "traversal"
@@ -51,7 +51,7 @@ class TraversalVerifier:
 
 
 class _Step:
-    """A node on the path that is looked at. Its law is asked for when it is first needed."""
+    """A node on the current path. Its law is requested when it is first needed."""
 
     def __init__(self, draft: Draft, p: Callable[[int], Tensor], node: int, weight: float) -> None:
         self.node = node

@@ -1,4 +1,4 @@
-"""Recursive rejection on trees of any kind: siblings are tested in turn, on what is left of p.
+"""Recursive rejection on trees of any kind: siblings are tested in turn, each on the residual of p.
 
 Sources: SpecInfer 2305.09781, algorithm 2 (with replacement); Sequoia 2402.12374, algorithm 2, and
 RSD 2402.14160 (without). On a chain both are token verification (2211.17192).
@@ -20,12 +20,12 @@ from paceline.verifiers.naive import match_samples
 
 @dataclass(frozen=True, slots=True)
 class TreeVerifier:
-    """Recursive rejection on any draft, in the way that its scheme asks for.
+    """Recursive rejection on any draft, as its scheme requires.
 
     Each sibling, in draw order, is accepted with probability min(1, P(x) / Q(x)); after a rejection
-    P becomes norm(max(P - Q, 0)), and if siblings were drawn without replacement, Q loses x. The
-    last P gives the token that is emitted where no sibling is accepted. Exact. For a chain it is
-    `token`; for chosen children it is one sample of the target, see `naive`.
+    P becomes norm(max(P - Q, 0)), and if siblings were drawn without replacement, Q loses x. If no
+    sibling is accepted, the emitted token is drawn from the last P. Exact. For a chain it is
+    `token`; for children chosen deterministically it is one sample of the target, see `naive`.
     """
 
     name: ClassVar[str] = "tree"
@@ -46,8 +46,9 @@ def reject_recursively(
 ) -> Verdict:
     """Walk down the draft, testing the children of each node in turn.
 
-    Chosen children need no such test: to accept x with P(x) and to strike it out of P otherwise,
-    child by child, is to draw once from p and look for the token among the children.
+    Children chosen deterministically need no such test: accepting x with P(x) and otherwise
+    striking it out of P, child by child, is the same as drawing once from p and looking for the
+    token among the children.
     """
     if draft.scheme is Scheme.CHOSEN:
         return match_samples(draft, p, noise, position)

@@ -21,14 +21,14 @@ from paceline.core.protocols import Noise, Purpose
 class TypicalVerifier:
     """NOT EXACT. Accept draft token x if p(x) > min(epsilon, delta exp(-H(p))).
 
-    The longest path that passes is taken, of several the one of the largest product of p, and the
-    next token is drawn from p behind it. What passes is never tested against chance, so the drafter
-    has a say in the answer: its favourites come out more often than p says. At temperature 0, where
-    p is a point mass, the answer is greedy. Takes trees of any scheme.
+    The longest path that passes is accepted (of several, the one with the largest product of p),
+    and the next token is drawn from the p after it. A token that passes is accepted without a
+    random test, so the drafter biases the answer: the tokens it favours occur more often than under
+    p. At temperature 0, where p is a point mass, the answer is greedy. Takes trees of any scheme.
 
     Args:
         epsilon: a token more probable than this always passes; from 0 to 1.
-        delta: the share of exp(-H) that is enough; H is the entropy of p in nats. At least 0.
+        delta: the share of exp(-H) that suffices; H is the entropy of p in nats. At least 0.
     """
 
     epsilon: float = 0.09
@@ -75,13 +75,13 @@ def longest_passing_path(
     p: Callable[[int], Tensor],
     passing: Callable[[Tensor], Callable[[int], bool]],
 ) -> tuple[int, ...]:
-    """The longest path all of whose tokens pass under the law behind their parent.
+    """The longest path all of whose tokens pass under the law after their parent.
 
-    Of several the one with the largest product of p, then the first.
+    Ties go to the largest product of p, then to the first path.
 
     Args:
         draft, p: as in `protocols.Verifier.verify`.
-        passing: from a law to the test that it makes of a token; a token without mass fails.
+        passing: from a law to its test for tokens; a token without mass fails.
     """
     assert draft.parents is not None
     best: tuple[int, float, int] = (0, 0.0, ROOT)
