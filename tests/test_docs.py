@@ -102,3 +102,14 @@ def test_every_page_is_in_the_navigation() -> None:
     navigation = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
     for path in ROOT.glob("docs/**/*.md"):
         assert path.relative_to(ROOT / "docs").as_posix() in navigation
+
+
+def test_the_structure_page_names_every_room_and_nothing_that_is_not_there() -> None:
+    page = (ROOT / "docs/structure.md").read_text(encoding="utf-8")
+    source = ROOT / "src/paceline"
+    for room in sorted(source.iterdir()):
+        if room.is_dir() and room.name != "__pycache__":
+            assert f"`{room.name}/`" in page, f"docs/structure.md leaves out {room.name}/"
+    for name in re.findall(r"`([a-z_/]+(?:/|\.py))`", page):
+        anywhere = [source / name, ROOT / name, *source.glob(f"*/{name}")]
+        assert any(path.exists() for path in anywhere), f"docs/structure.md names {name}"
