@@ -26,6 +26,7 @@ from typing import Any, NamedTuple
 from _common import write
 
 from paceline.core.drafts import Budget
+from paceline.core.passes import drive
 from paceline.core.protocols import Drafter, DraftSession
 from paceline.core.sampling import SamplingParams
 from paceline.core.target import Committed, TargetInfo
@@ -121,7 +122,7 @@ def round_times(
     times = []
     for at in range(0, len(live), COMMITTED):
         start, own = time.perf_counter(), time.thread_time()
-        session.propose(budget, warp, noise)
+        drive(session.propose(budget, warp, noise))
         session.observe(Committed(tuple(live[at : at + COMMITTED])))
         times.append((1e6 * (time.perf_counter() - start), 1e6 * (time.thread_time() - own)))
     return times

@@ -37,5 +37,5 @@ def _the_clock_of_the_engine_ticks(monkeypatch: pytest.MonkeyPatch) -> None:
     fix their length or give a table of costs, and tests of timing script a clock of their own.
     """
     ticks = itertools.count()
-    for module in ("loop", "sequence"):
+    for module in ("gather", "loop", "sequence"):
         monkeypatch.setattr(f"paceline.engine.{module}.perf_counter", lambda: next(ticks) / 1000)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from paceline.core.drafts import Budget, Draft
-from paceline.core.passes import prefill
+from paceline.core.passes import drive, prefill
 from paceline.core.protocols import Drafter, Noise, Target, Warp, Work
 from paceline.core.target import Committed
 from paceline.core.view import TargetView
@@ -56,7 +56,7 @@ class Watched:
         self.session.observe(committed)
 
     def propose(self, budget: Budget, warp: Warp, noise: Noise) -> Draft:
-        draft: Draft = self.session.propose(budget, warp, noise)
+        draft: Draft = drive(self.session.propose(budget, warp, noise))
         self.steps.append(Step(self.text, draft))
         return draft
 

@@ -54,7 +54,7 @@ class Scripted:
                 session.observe(
                     outcome._replace(
                         draft_seconds=outer.token * len(outcome.draft),
-                        target_seconds=(1 + outer.row * outcome.num_rows) * jitter.uniform(0.7, 2),
+                        target_seconds=(1 + outer.row * outcome.pass_rows) * jitter.uniform(0.7, 2),
                         verify_seconds=0.0,
                     )
                 )

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from paceline.core.drafts import Budget
+from paceline.core.passes import drive
 from paceline.core.protocols import Drafter, Work
 from paceline.core.sampling import SamplingParams
 from paceline.core.target import Committed, Scores, TargetInfo
@@ -43,7 +44,7 @@ def session_of(*drafters: Drafter, prompt: tuple[int, ...] = (1, 2)) -> Any:
 
 
 def drafted(session: Any, budget: Budget) -> tuple[str | None, tuple[int, ...]]:
-    draft = session.propose(budget, WARP, SeededNoise(0))
+    draft = drive(session.propose(budget, WARP, SeededNoise(0)))
     return draft.drafter, draft.tokens
 
 
@@ -88,12 +89,12 @@ def test_a_draft_model_reads_the_text_when_it_is_asked() -> None:
     alone = ModelDrafter(model).open(INFO, 100)
     alone.observe(Committed((*text, *later)))
     assert not prefilled
-    ours = session.propose(Budget(3, drafter="model"), WARP, SeededNoise(0))
+    ours = drive(session.propose(Budget(3, drafter="model"), WARP, SeededNoise(0)))
     assert sum(map(len, prefilled)) == 69
-    assert ours.tokens == alone.propose(Budget(3), WARP, SeededNoise(0)).tokens
+    assert ours.tokens == drive(alone.propose(Budget(3), WARP, SeededNoise(0))).tokens
     session.observe(Committed(text[:30]))
     prefilled.clear()
-    session.propose(Budget(3, drafter="model"), WARP, SeededNoise(0))
+    drive(session.propose(Budget(3, drafter="model"), WARP, SeededNoise(0)))
     # The committed tokens that were drafted last are in the cache already.
     assert 24 <= sum(map(len, prefilled)) <= 30
 

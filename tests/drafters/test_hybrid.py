@@ -9,6 +9,7 @@ import torch
 
 import paceline
 from paceline.core.drafts import Budget, Draft, Scheme
+from paceline.core.passes import drive
 from paceline.core.protocols import Drafter, Verifier
 from paceline.core.sampling import SamplingParams
 from paceline.core.target import Committed, Need, TargetInfo
@@ -116,7 +117,7 @@ class TestParts:
         one, two = Line(lambda *_: [1, 2, 3]), Line(lambda *_: [1, 4])
         session = session_of(Named("one", one), Named("two", two))
         session.observe(Committed((0,)))
-        draft = session.propose(Budget(3), SamplingWarp(WARM), SeededNoise(0))
+        draft = drive(session.propose(Budget(3), SamplingWarp(WARM), SeededNoise(0)))
         assert (draft.tokens, draft.parents) == ((1, 2, 3, 4), (-1, 0, 1, 0))
         assert draft.scheme is Scheme.CHOSEN
 
@@ -125,7 +126,7 @@ class TestParts:
         one, two = Line(lambda *_: [1, 2, 3]), Line(lambda *_: [1, 4])
         session = session_of(Named("one", one), Named("two", two, told))
         session.observe(Committed((0,)))
-        draft = session.propose(Budget(3), SamplingWarp(WARM), SeededNoise(0))
+        draft = drive(session.propose(Budget(3), SamplingWarp(WARM), SeededNoise(0)))
         logits = torch.arange(5.0)[:, None].expand(5, 8)
         session.observe(Committed((1, 4, 7), draft, (0, 3), logits))
         assert told[0] == Committed((0,))
@@ -145,10 +146,13 @@ class TestParts:
         parts = Named("one", one), Named("two", two), Named("three", three)
         session = session_of(*parts, max_nodes=7)
         session.observe(Committed((0,)))
-        draft = session.propose(Budget(4), SamplingWarp(WARM), SeededNoise(0))
+        draft = drive(session.propose(Budget(4), SamplingWarp(WARM), SeededNoise(0)))
         assert sorted(draft.tokens) == [1, 2, 2, 3, 5, 6]
-        assert len(session.propose(Budget(4, max_nodes=2), SamplingWarp(WARM), SeededNoise(0))) == 2
-        assert len(session.propose(Budget(0), SamplingWarp(WARM), SeededNoise(0))) == 0
+        assert (
+            len(drive(session.propose(Budget(4, max_nodes=2), SamplingWarp(WARM), SeededNoise(0))))
+            == 2
+        )
+        assert len(drive(session.propose(Budget(0), SamplingWarp(WARM), SeededNoise(0)))) == 0
 
     def test_a_controller_may_ask_for_one(self) -> None:
         session = session_of(
@@ -156,14 +160,14 @@ class TestParts:
         )
         session.observe(Committed((0,)))
         warp, noise = SamplingWarp(WARM), SeededNoise(0)
-        assert session.propose(Budget(1, drafter="two"), warp, noise).tokens == (4,)
-        assert session.propose(Budget(1, drafter="one"), warp, noise).tokens == ()
+        assert drive(session.propose(Budget(1, drafter="two"), warp, noise)).tokens == (4,)
+        assert drive(session.propose(Budget(1, drafter="one"), warp, noise)).tokens == ()
         other = Budget(3, drafter="one", fallback=Budget(2, drafter="two"))
-        assert session.propose(other, warp, noise).tokens == (4, 5)
+        assert drive(session.propose(other, warp, noise)).tokens == (4, 5)
         with pytest.raises(
             ContractViolation, match="asked for drafter 'three'; there are one, two"
         ):
-            session.propose(Budget(1, drafter="three"), warp, noise)
+            drive(session.propose(Budget(1, drafter="three"), warp, noise))
 
     def test_all_are_closed(self) -> None:
         one, two = Line(lambda *_: []), Line(lambda *_: [])
@@ -197,7 +201,7 @@ class Named:
         self._session.observe(committed)
 
     def propose(self, budget: Budget, warp: Any, noise: Any) -> Draft:
-        draft = self._session.propose(budget, warp, noise)
+        draft = drive(self._session.propose(budget, warp, noise))
         if budget.max_nodes is not None:
             draft = Draft(draft.tokens[: budget.max_nodes])
         return draft  # type: ignore[no-any-return]

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from paceline.core.drafts import Budget, Draft
+from paceline.core.passes import drive
 from paceline.core.sampling import SamplingParams
 from paceline.core.target import Committed, TargetInfo
 from paceline.core.view import TargetView
@@ -96,7 +97,7 @@ class TestCache:
             if accepted is None:
                 new = text[at : at + 9]
             else:
-                draft = session.propose(Budget(5), warp, noise)
+                draft = drive(session.propose(Budget(5), warp, noise))
                 assert len(draft) == 5
                 new = (*draft.tokens[:accepted], (draft.tokens[-1] + 1) % VOCAB)
             text = (*text[:at], *new, *text[at + len(new) :])
@@ -107,8 +108,8 @@ class TestCache:
             fresh = session_of(drafter, 100)
             fresh.observe(Committed(text[:at]))
             warp = SamplingWarp(params, text[:at])
-            one = session.propose(Budget(3), warp, SeededNoise(99))
-            two = fresh.propose(Budget(3), warp, SeededNoise(99))
+            one = drive(session.propose(Budget(3), warp, SeededNoise(99)))
+            two = drive(fresh.propose(Budget(3), warp, SeededNoise(99)))
             assert one.tokens == two.tokens
             for ours, theirs in zip(one.probs or (), two.probs or (), strict=True):
                 torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-5)
@@ -119,9 +120,9 @@ class TestCache:
         session = session_of(ModelDrafter(other), 100)
         session.observe(Committed(tokens_of(60)))
         assert session._model.model.length(session._model.slot) == 0
-        assert not session.propose(Budget(0), SamplingWarp(WARM), SeededNoise(0)).tokens
+        assert not drive(session.propose(Budget(0), SamplingWarp(WARM), SeededNoise(0))).tokens
         assert session._model.model.length(session._model.slot) == 0
-        session.propose(Budget(1), SamplingWarp(WARM), SeededNoise(0))
+        drive(session.propose(Budget(1), SamplingWarp(WARM), SeededNoise(0)))
         assert session._model.model.length(session._model.slot) == 60
 
     def test_a_limit_on_catching_up_makes_it_a_draft_with_a_shorter_context(
@@ -133,14 +134,14 @@ class TestCache:
         def like(start: int, end: int) -> Draft:
             fresh = session_of(ModelDrafter(other), 100)
             fresh.observe(Committed(text[start:end]))
-            return fresh.propose(Budget(4), warp, SeededNoise(7))
+            return drive(fresh.propose(Budget(4), warp, SeededNoise(7)))
 
         def assert_same_draft(found: Draft, expected: Draft) -> None:
             assert found.tokens == expected.tokens
             assert found.confidence == pytest.approx(expected.confidence, rel=1e-4)
 
         def drafted(limit: int | None) -> Draft:
-            return session.propose(Budget(4, max_catch_up=limit), warp, SeededNoise(7))
+            return drive(session.propose(Budget(4, max_catch_up=limit), warp, SeededNoise(7)))
 
         session = session_of(ModelDrafter(other), 100)
         session.observe(Committed(text[:50]))
@@ -164,25 +165,27 @@ class TestCache:
         session = session_of(ModelDrafter(other), 60)
         session._model.room = 20
         session.observe(Committed(tokens_of(50)))
-        assert not session.propose(Budget(4), SamplingWarp(WARM), SeededNoise(0)).tokens
+        assert not drive(session.propose(Budget(4), SamplingWarp(WARM), SeededNoise(0))).tokens
         limited = Budget(4, max_catch_up=10)
-        assert len(session.propose(limited, SamplingWarp(WARM), SeededNoise(0)).tokens) == 4
+        assert len(drive(session.propose(limited, SamplingWarp(WARM), SeededNoise(0))).tokens) == 4
 
     def test_a_second_proposal_forgets_the_first(self, other: CachedTarget) -> None:
         session = session_of(ModelDrafter(other), 50)
         session.observe(Committed(tokens_of(6)))
-        drafts = [session.propose(Budget(k), SamplingWarp(WARM), SeededNoise(3)) for k in (4, 4, 2)]
+        drafts = [
+            drive(session.propose(Budget(k), SamplingWarp(WARM), SeededNoise(3))) for k in (4, 4, 2)
+        ]
         assert drafts[0].tokens == drafts[1].tokens
         assert drafts[2].tokens == drafts[0].tokens[:2]
 
     def test_many_rounds_leave_nothing_behind(self, other: CachedTarget) -> None:
         session = session_of(ModelDrafter(other), 110)
         session.observe(Committed(tokens_of(3)))
-        session.propose(Budget(4), SamplingWarp(WARM), SeededNoise(0))
+        drive(session.propose(Budget(4), SamplingWarp(WARM), SeededNoise(0)))
         pointers = [k.data_ptr() for k, _ in session._model.slot.state.layers]
         shapes = [k.shape for k, _ in session._model.slot.state.layers]
         for number in range(100):
-            session.propose(Budget(4), SamplingWarp(WARM), SeededNoise(number))
+            drive(session.propose(Budget(4), SamplingWarp(WARM), SeededNoise(number)))
             session.observe(Committed((number % VOCAB,)))
             assert session._model.model.length(session._model.slot) <= 3 + number
             assert len(session._model.cached) == session._model.model.length(session._model.slot)
@@ -202,7 +205,7 @@ class TestStops:
     def propose(self, drafter: ModelDrafter, params: SamplingParams, seed: int = 0) -> Any:
         session = drafter.open(TargetView(TargetInfo("target", 3)), 20)
         session.observe(Committed((0, 1)))
-        return session.propose(Budget(6), SamplingWarp(params), SeededNoise(seed))
+        return drive(session.propose(Budget(6), SamplingWarp(params), SeededNoise(seed)))
 
     def test_a_budget_stops_like_the_drafter_itself_and_tells_its_confidence(self) -> None:
         plain, warp = ModelDrafter(TableTarget(self.LAW)), SamplingWarp(WARM)
@@ -214,7 +217,7 @@ class TestStops:
             ):
                 session = drafter.open(TargetView(TargetInfo("t", len(self.LAW))), 20)
                 session.observe(Committed((0, 1)))
-                drafts.append(session.propose(budget, warp, SeededNoise(0)))
+                drafts.append(drive(session.propose(budget, warp, SeededNoise(0))))
             assert drafts[0].tokens == drafts[1].tokens
             expected = [float(self.LAW[token]) for token in drafts[0].tokens]
             assert drafts[0].confidence == pytest.approx(expected)
@@ -222,15 +225,15 @@ class TestStops:
     def test_confidence_stops_behind_the_token_that_it_keeps(self) -> None:
         drafter = ModelDrafter(TableTarget(self.LAW), min_confidence=0.4)
         for seed in range(20):
-            draft = self.propose(drafter, WARM, seed)
+            draft = drive(self.propose(drafter, WARM, seed))
             assert all(token == 0 for token in draft.tokens[:-1]), "went on behind a doubtful token"
             assert len(draft) == 6 or draft.tokens[-1] != 0, "stopped behind a sure token"
 
     def test_confidence_of_the_path_stops_behind_the_token_that_it_keeps(self) -> None:
         session = ModelDrafter(TableTarget(self.LAW)).open(TargetView(TargetInfo("target", 3)), 20)
         session.observe(Committed((0, 1)))
-        draft = session.propose(
-            Budget(6, min_path_confidence=0.2), SamplingWarp(WARM), SeededNoise(3)
+        draft = drive(
+            session.propose(Budget(6, min_path_confidence=0.2), SamplingWarp(WARM), SeededNoise(3))
         )
         assert draft.confidence is not None
         paths = [math.prod(draft.confidence[: n + 1]) for n in range(len(draft))]
@@ -242,7 +245,7 @@ class TestStops:
         bound = 1 - (0.2 * entropy) ** 0.5
         for off, length in ((-1e-6, 6), (1e-6, 0)):
             drafter = ModelDrafter(TableTarget(self.LAW), entropy_bound=bound + off)
-            assert len(self.propose(drafter, WARM)) == length
+            assert len(drive(self.propose(drafter, WARM))) == length
 
     @pytest.mark.parametrize(
         ("options", "length"),
@@ -256,7 +259,7 @@ class TestStops:
     def test_both_work_at_temperature_zero(self, options: dict[str, float], length: int) -> None:
         """There q is a point mass and says nothing; the draft model's own softmax does."""
         drafter = ModelDrafter(TableTarget(self.LAW), **options)  # type: ignore[arg-type]
-        draft = self.propose(drafter, SamplingParams())
+        draft = drive(self.propose(drafter, SamplingParams()))
         assert len(draft) == length
         assert draft.probs is None
 
@@ -279,7 +282,7 @@ class TestOwnOptions:
     def test_a_greedy_draft_is_a_point_mass(self, target: CachedTarget) -> None:
         session = session_of(ModelDrafter(target, params=SamplingParams()), 50)
         session.observe(Committed(tokens_of(6)))
-        draft = session.propose(Budget(4), SamplingWarp(WARM), SeededNoise(0))
+        draft = drive(session.propose(Budget(4), SamplingWarp(WARM), SeededNoise(0)))
         assert draft.probs is None
         plain = run(target, tokens_of(6), max_tokens=4)
         assert draft.tokens == plain.tokens
@@ -289,7 +292,7 @@ class TestOwnOptions:
         own = SamplingParams(temperature=0.5, banned_token_ids=frozenset({2}))
         session = session_of(ModelDrafter(TableTarget(law), params=own), 20, 3)
         session.observe(Committed((0,)))
-        draft = session.propose(Budget(3), SamplingWarp(SamplingParams()), SeededNoise(0))
+        draft = drive(session.propose(Budget(3), SamplingWarp(SamplingParams()), SeededNoise(0)))
         expected = torch.tensor([0.25, 0.09, 0.0], dtype=torch.float64) / 0.34
         assert len(draft.probs or ()) == 3
         for q in draft.probs or ():
@@ -423,8 +426,8 @@ def test_coupled_draws_race(other: CachedTarget) -> None:
         session = session_of(ModelDrafter(other), 50)
         session.observe(Committed(tokens_of(6)))
         noise = CoupledNoise(SeededNoise(5))
-        first = session.propose(Budget(4), SamplingWarp(WARM), noise)
-        again = session.propose(Budget(4), SamplingWarp(WARM), noise)
+        first = drive(session.propose(Budget(4), SamplingWarp(WARM), noise))
+        again = drive(session.propose(Budget(4), SamplingWarp(WARM), noise))
         assert again.tokens == first.tokens, "a race repeats itself"
         drafts.append(first.tokens)
     assert drafts[0] == drafts[1]

@@ -13,6 +13,7 @@ import torch
 from paceline.controllers.fixed import FixedController
 from paceline.core.drafts import ROOT, Budget, Draft, Outcome, Scheme
 from paceline.core.events import Round
+from paceline.core.passes import drive
 from paceline.core.protocols import Noise, Verifier, Work
 from paceline.core.sampling import SamplingParams
 from paceline.core.target import Committed, Opening, TargetInfo
@@ -80,7 +81,9 @@ def draft_of(
     vocab = drafter.model.info.vocab_size
     session = drafter.open(TargetView(info or TargetInfo("target", vocab)), 100)
     session.observe(Committed(tuple(prompt)))
-    draft = session.propose(budget or Budget(3), SamplingWarp(params, prompt), SeededNoise(seed))
+    draft = drive(
+        session.propose(budget or Budget(3), SamplingWarp(params, prompt), SeededNoise(seed))
+    )
     session.close()
     return draft
 
@@ -537,7 +540,7 @@ class TestCache:
             warp, noise = SamplingWarp(params, text[:at]), SeededNoise(number)
             new = text[at : at + 9]
             if accepted is not None:
-                draft = session.propose(Budget(5), warp, noise)
+                draft = drive(session.propose(Budget(5), warp, noise))
                 deepest = max(range(len(draft)), key=lambda node: len(draft.path(node)))
                 path = draft.path(deepest)[:accepted]
                 new = (*(draft.tokens[node] for node in path), 7)
@@ -547,8 +550,8 @@ class TestCache:
             fresh = drafter.open(TargetView(info), 100)
             fresh.observe(Committed(text[:at]))
             warp = SamplingWarp(params, text[:at])
-            one = session.propose(Budget(3), warp, SeededNoise(99))
-            two = fresh.propose(Budget(3), warp, SeededNoise(99))
+            one = drive(session.propose(Budget(3), warp, SeededNoise(99)))
+            two = drive(fresh.propose(Budget(3), warp, SeededNoise(99)))
             assert (one.tokens, one.parents) == (two.tokens, two.parents)
             for ours, theirs in zip(one.probs or (), two.probs or (), strict=True):
                 torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-5)

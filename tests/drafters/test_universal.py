@@ -11,6 +11,7 @@ import torch
 
 import paceline
 from paceline.core.drafts import Budget, Draft
+from paceline.core.passes import drive
 from paceline.core.protocols import Verifier
 from paceline.core.sampling import SamplingParams
 from paceline.core.target import Committed, TargetInfo
@@ -109,7 +110,7 @@ class TestIntersection:
     def draft(self, drafter: UniversalDrafter, params: SamplingParams = WARM, k: int = 3) -> Draft:
         session = drafter.open(TargetView(TargetInfo("target", 3)), 50)
         session.observe(Committed((0, 1)))
-        draft = session.propose(Budget(k), SamplingWarp(params, (0, 1)), SeededNoise(3))
+        draft = drive(session.propose(Budget(k), SamplingWarp(params, (0, 1)), SeededNoise(3)))
         session.close()
         return draft
 
@@ -148,10 +149,10 @@ class TestIntersection:
         drafter = UniversalDrafter(TableTarget(law, vocab_size=5), OURS, THEIRS["words"])
         session = drafter.open(TargetView(TargetInfo("target", 3)), 50)
         session.observe(Committed((0, 1, 2, 0)))
-        session.propose(Budget(1), SamplingWarp(WARM), SeededNoise(0))
+        drive(session.propose(Budget(1), SamplingWarp(WARM), SeededNoise(0)))
         assert seen[-1] == (0, 1, 3), "ab c a"
         session.observe(Committed((1,)))
-        session.propose(Budget(1), SamplingWarp(WARM), SeededNoise(0))
+        drive(session.propose(Budget(1), SamplingWarp(WARM), SeededNoise(0)))
         assert seen[-1] == (0, 1, 0), "ab c ab: the last a was written anew"
 
     def test_own_options(self) -> None:
@@ -167,12 +168,14 @@ class TestIntersection:
         drafter = UniversalDrafter(TableTarget(law), OURS, THEIRS["other order"])
         session = drafter.open(TargetView(TargetInfo("target", 3)), 50)
         session.observe(Committed((0,)))
-        draft = session.propose(Budget(9, min_confidence=0.5), SamplingWarp(WARM), SeededNoise(1))
+        draft = drive(
+            session.propose(Budget(9, min_confidence=0.5), SamplingWarp(WARM), SeededNoise(1))
+        )
         assert draft.confidence is not None
         assert all(share >= 0.5 for share in draft.confidence[:-1])
         assert draft.confidence[-1] < 0.5
         bound = Budget(9, entropy_bound=0.999)
-        assert not len(session.propose(bound, SamplingWarp(WARM), SeededNoise(1)))
+        assert not len(drive(session.propose(bound, SamplingWarp(WARM), SeededNoise(1))))
 
 
 class TestStrings:
@@ -190,7 +193,7 @@ class TestStrings:
         drafter = UniversalDrafter(model, ours, theirs, "slem")
         session = drafter.open(TargetView(TargetInfo("target", 5)), 50)
         session.observe(Committed(tuple(ours.encode(prompt))))
-        draft = session.propose(Budget(k), SamplingWarp(WARM), SeededNoise(0))
+        draft = drive(session.propose(Budget(k), SamplingWarp(WARM), SeededNoise(0)))
         assert draft.probs is None
         return [list(ours.vocab)[token] for token in draft.tokens]
 
@@ -267,9 +270,9 @@ class TestGreedy:
         drafter = UniversalDrafter(draft, first, second)
         session = drafter.open(TargetView(TargetInfo("target", len(first) + 64)), 50)
         session.observe(Committed((len(first) + 5,)))
-        assert not len(session.propose(Budget(4), SamplingWarp(WARM), SeededNoise(0)))
+        assert not len(drive(session.propose(Budget(4), SamplingWarp(WARM), SeededNoise(0))))
         session.observe(Committed(tuple(first.encode(" the"))))
-        assert len(session.propose(Budget(4), SamplingWarp(WARM), SeededNoise(0)))
+        assert len(drive(session.propose(Budget(4), SamplingWarp(WARM), SeededNoise(0))))
         session.close()
 
     def test_to_the_end_of_a_shorter_context(self) -> None:
@@ -358,7 +361,7 @@ def test_with_one_tokenizer_it_drafts_as_the_draft_model_does() -> None:
     for one in (UniversalDrafter(model, OURS, names), ModelDrafter(model)):
         session = one.open(TargetView(TargetInfo("target", 3)), 30)
         session.observe(Committed((0, 1)))
-        draft = session.propose(Budget(6), SamplingWarp(WARM), SeededNoise(4))
+        draft = drive(session.propose(Budget(6), SamplingWarp(WARM), SeededNoise(4)))
         if isinstance(one, UniversalDrafter):
             expected = draft
     assert draft.tokens == expected.tokens

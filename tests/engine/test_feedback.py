@@ -84,7 +84,8 @@ def test_no_logits_unless_asked_for() -> None:
 def test_a_controller_hears_what_was_tested_and_what_it_took() -> None:
     _, (first, last), rounds = told_of(frozenset())
     assert (first.num_accepted_tokens, first.num_tested_tokens) == (2, 2)
-    assert (first.num_rows, first.num_sequences, first.context) == (5, 1, 1)
+    assert (first.pass_rows, first.num_sequences, first.context) == (5, 1, 1)
+    assert (first.prefill_rows, rounds[0].pass_rows, rounds[0].num_rows) == (0, 5, 5)
     assert first.target_seconds == rounds[0].target_seconds > 0
     # Room for one more token: nothing was drafted, so nothing was tested.
     assert (len(last.draft), last.budget.num_draft_tokens, last.num_tested_tokens) == (0, 0, 0)

@@ -459,7 +459,10 @@ class Failing(TableTarget):
 
     def score(self, work: Sequence[Work]) -> list[Scores]:
         self.scored = any(item.logits for item in work)
-        self._maybe("score" if self.scored else "prefill")
+        if self.scored:
+            self._maybe("score")
+        if not all(item.logits for item in work):
+            self._maybe("prefill")
         return super().score(work)
 
     def commit(self, slot: TableSlot, path: Sequence[int]) -> None:
@@ -577,7 +580,7 @@ def test_slots_and_sessions_opened_here_are_closed_once_whatever_happens(where: 
         lines = [Line(lambda text, _, k: [0] * k) for _ in range(3)]
         requests = [_request(line, max_tokens=8) for line in lines]
         with pytest.raises(RuntimeError, match="planted"):
-            list(decode(model, requests))
+            list(decode(model, requests, prefill_rows=1))
         assert model.opened == model.closed == 3
         assert [(line.log.opened, line.log.closed) for line in lines] == [(1, 1)] * 3
 
@@ -615,7 +618,7 @@ def _request(drafter: Drafter, **options: Any) -> Request:
     return Request(drafter=drafter, **{**defaults, **options})
 
 
-def test_a_request_that_is_refused_closes_what_was_opened_before_it() -> None:
+def test_a_request_that_is_refused_is_refused_before_anything_is_opened() -> None:
     model = Failing("", 0)
     line = Line(lambda text, _, k: [0] * k)
     hungry = Line(lambda text, _, k: [0] * k)
@@ -626,7 +629,21 @@ def test_a_request_that_is_refused_closes_what_was_opened_before_it() -> None:
                 [_request(line, max_tokens=3), _request(hungry, prompt=(), max_tokens=3)],
             )
         )
-    assert model.opened == model.closed == line.log.closed == 1
+    assert model.opened == model.closed == line.log.opened == 0
+
+
+def test_a_drafter_that_cannot_open_closes_what_was_opened_before_it() -> None:
+    class Refusing(Line):
+        def open(self, target: Any, capacity: int) -> Any:
+            raise InvalidInput("cannot draft for this target")
+
+    model = Failing("", 0)
+    line = Line(lambda text, _, k: [0] * k)
+    requests = [_request(line, max_tokens=3), _request(Refusing(line.rule), max_tokens=3)]
+    with pytest.raises(InvalidInput, match="cannot draft for this target"):
+        next(decode(model, requests))
+    assert (model.opened, model.closed) == (2, 2)
+    assert line.log.opened == line.log.closed == 1
 
 
 # ---------------------------------------------------------------- reuse of a slot

@@ -643,7 +643,7 @@ class TestSeeds:
                 now[0] += clock.choice((0.001, 0.002, 0.05))
                 return now[0]
 
-            for module in ("loop", "sequence"):
+            for module in ("gather", "loop", "sequence"):
                 monkeypatch.setattr(f"paceline.engine.{module}.perf_counter", tick)
             found = model.generate(PROMPT, **options, seed=11)
             assert found.verifier == "coupling"

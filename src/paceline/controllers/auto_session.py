@@ -333,11 +333,13 @@ class AutoSession:
         draft, committed = outcome.draft, outcome.num_accepted_tokens + 1
         length, name = draft.max_path_length, self._name_of(draft.drafter)
         arm, reader, _ = self._drafters[name]
-        rows, seconds = outcome.num_rows, outcome.target_seconds
-        seconds += outcome.verify_seconds * outcome.num_sequences
+        rows = outcome.pass_rows - outcome.prefill_rows
+        seconds = outcome.target_seconds + outcome.verify_seconds * outcome.num_sequences
+        if outcome.prefill_rows:  # what it took says nothing of a pass without the prompts
+            seconds = self._pass(rows)
         surprise = seconds < _SURPRISE * self._pass(rows) and self._pass.count(rows) < _FEW
         self._plain_seconds = self._prices.plain
-        if rows <= outcome.num_sequences * _MOST_ROWS:
+        if not outcome.prefill_rows and rows <= outcome.num_sequences * _MOST_ROWS:
             self._pass.observe(rows, seconds)
         self._prices.update(outcome.num_sequences)
         took = 0.0
@@ -391,6 +393,8 @@ class AutoSession:
         before = self._plain_seconds
         if self._probe is None or not self._probe.is_doubt or not length or before <= 0:
             return
+        if outcome.prefill_rows:
+            return
         pass_seconds = outcome.target_seconds + outcome.verify_seconds * outcome.num_sequences
         own = outcome.draft_seconds / before - self._reading_price(name) * missed
         found = pass_seconds / before + max(own, 0.0) * outcome.num_sequences
@@ -401,4 +405,4 @@ class AutoSession:
             now = [self._prices.round(length, arm) for length in range(len(arm.hope))]
             arm.hope = [(old * new) ** 0.5 for old, new in zip(arm.hope, now, strict=True)]
         elif pass_seconds / before < _REFUTED * self._prices.bare(length, arm):
-            self._pass.forget(outcome.num_rows, outcome.num_sequences)
+            self._pass.forget(outcome.pass_rows, outcome.num_sequences)

@@ -276,8 +276,10 @@ class Outcome(NamedTuple):
             accepted ones and, unless the draft or the answer ended there, the rejected one.
         draft_seconds, target_seconds, verify_seconds: host time. The target's time is that of the
             whole pass.
-        num_sequences: how many sequences shared the pass.
-        num_rows: the number of rows in the whole pass, over all sequences.
+        num_sequences: how many sequences had a draft, or nothing drafted, scored in the pass.
+        pass_rows: the rows of the whole pass, of all sequences.
+        prefill_rows: how many of these were prompts of other sequences: where there are any, the
+            pass says nothing of what drafts cost.
         context: the length of the sequence before the round.
     """
 
@@ -289,5 +291,6 @@ class Outcome(NamedTuple):
     target_seconds: float
     verify_seconds: float
     num_sequences: int
-    num_rows: int
+    pass_rows: int
     context: int
+    prefill_rows: int = 0

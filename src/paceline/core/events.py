@@ -21,7 +21,10 @@ class FinishReason(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prefilled:
-    """The prompt of request `id` is in the cache, all but its last token."""
+    """The prompt of request `id` is in the cache, all but its last token.
+
+    `seconds` is host time; a pass that was shared counts by its share of the rows.
+    """
 
     id: int
     num_prompt_tokens: int
@@ -40,8 +43,10 @@ class Round:
         max_path_length: the length of the longest drafted path.
         draft_seconds, target_seconds, verify_seconds: host time of each part. The target's part
             is that of the whole pass, shared by all sequences in it.
-        num_sequences: how many sequences shared the pass.
+        num_sequences: how many sequences had a draft, or nothing drafted, scored in the pass.
         num_rows: the rows of this sequence in the pass: the root, the nodes, the auxiliary rows.
+        pass_rows: the rows of the whole pass, over all sequences.
+        prefill_rows: how many of these were prompts of other sequences.
         drafter: the name of the drafter that made the draft.
         logits: the target's logits from which each of `tokens` was decided, `[len(tokens), V]`;
             None unless requested.
@@ -62,6 +67,8 @@ class Round:
     verify_seconds: float
     num_sequences: int = 1
     num_rows: int = 1
+    pass_rows: int = 1
+    prefill_rows: int = 0
     drafter: str = ""
     logits: Tensor | None = None
     scores: Tensor | None = None
@@ -78,7 +85,22 @@ class Finished:
     num_tokens: int
 
 
-Event = Prefilled | Round | Finished
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failed:
+    """Request `id` has ended by an error that is its own. No event of that request follows.
+
+    Args:
+        error: what was raised: by its drafter, its rule, its controller, a processor or a stop
+            rule, or by a pass that failed with this request alone in it.
+        num_tokens: the answer's tokens that were emitted before.
+    """
+
+    id: int
+    error: Exception
+    num_tokens: int
+
+
+Event = Prefilled | Round | Finished | Failed
 
 
 def to_json(event: Event) -> dict[str, Any]:
@@ -99,6 +121,8 @@ def to_json(event: Event) -> dict[str, Any]:
 def _plain(value: Any) -> Any:
     if isinstance(value, tuple):
         return [_plain(item) for item in value]
+    if isinstance(value, Exception):
+        return f"{type(value).__name__}: {value}"
     if isinstance(value, float) and not math.isfinite(value):
         return None  # the log-probability of an impossible token; JSON has no infinity
     return value.value if isinstance(value, StrEnum) else value

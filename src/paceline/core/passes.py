@@ -1,16 +1,14 @@
-"""Target passes outside a round."""
+"""Passes of a target, run one by one: the plain way beside the engine's shared ones."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, TypeVar
 
-from paceline.core.hidden import Hidden
-from paceline.core.protocols import Target, Work
-from paceline.core.target import Committed
+from paceline.core.drafts import Draft
+from paceline.core.protocols import Steps, Target, Work
 
-PART = 512
-"""The number of prompt tokens whose hidden states are passed on at a time."""
+T = TypeVar("T")
 
 
 def prefill(target: Target, slot: Any, tokens: Sequence[int]) -> None:
@@ -30,19 +28,36 @@ def prefill(target: Target, slot: Any, tokens: Sequence[int]) -> None:
         target.commit(slot, ())
 
 
-def prefill_hidden(
-    target: Target, slot: Any, prompt: Sequence[int], hidden: Hidden
-) -> Iterator[Committed]:
-    """Process all but the last token of a prompt in an empty slot, part by part.
+def drive(proposal: Draft | Steps[Draft]) -> Draft:
+    """The draft that a session proposes, each pass that it asks for run by itself.
 
-    Yields what a drafter that needs hidden states observes of each part (see `Committed`): the
-    tokens that follow its rows and, in the first part, the token before them.
+    Example:
+        >>> drive(Draft((5, 7))).tokens
+        (5, 7)
     """
-    tokens, last = tuple(prompt), len(prompt) - 1
-    if not last:
-        yield Committed(tokens)
-    for start in range(0, last, PART):
-        end = min(start + PART, last)
-        (scores,) = target.score([Work(slot, tokens[start:end], logits=False, hidden=hidden)])
-        target.commit(slot, ())
-        yield Committed(tokens[start + 1 if start else 0 : end + 1], hidden=scores.hidden)
+    return proposal if isinstance(proposal, Draft) else run(proposal)
+
+
+def run(steps: Steps[T]) -> T:
+    """The result of steps, each pass that they ask for run by itself."""
+    try:
+        ask = next(steps)
+        while True:
+            (scores,) = ask.model.score([ask.work])
+            ask = steps.send(scores)
+    except StopIteration as end:
+        result: T = end.value
+        return result
+
+
+def steps_of(proposal: Draft | Steps[Draft]) -> Steps[Draft]:
+    """What a session proposes, as steps: for drafters that pass on what others ask."""
+    if isinstance(proposal, Draft):
+        return proposal
+    return (yield from proposal)
+
+
+def done(value: T) -> Steps[T]:
+    """Steps that ask for nothing, for what is known already."""
+    yield from ()
+    return value

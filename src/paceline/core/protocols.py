@@ -14,9 +14,9 @@ Three rules decide whether the output is exact. Every plug-in must follow them:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from enum import IntEnum
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from torch import Tensor
 
@@ -24,6 +24,8 @@ from paceline.core.drafts import Budget, Draft, Outcome, Scheme, Verdict
 from paceline.core.hidden import Hidden
 from paceline.core.target import Committed, Need, Opening, Scores, TargetInfo
 from paceline.core.view import TargetView
+
+T = TypeVar("T")
 
 
 class Purpose(IntEnum):
@@ -84,13 +86,17 @@ class DraftSession(Protocol):
         """
         ...
 
-    def propose(self, budget: Budget, warp: Warp, noise: Noise) -> Draft:
+    def propose(self, budget: Budget, warp: Warp, noise: Noise) -> Draft | Steps[Draft]:
         """Propose a draft that follows the tokens observed so far; an empty one is fine.
 
         A path has at most `budget.num_draft_tokens` tokens; the rest of the `Budget` applies too.
         `warp` holds the target's sampling options, for drafters that sample from distributions of
         their own; they use `noise` for `Purpose.DRAFT` only. A session must not rely on its
         proposal: only `observe` says what became final.
+
+        A session that runs a model may be a generator here: it yields an `Ask` where it would call
+        `model.score`, and is sent the `Scores`, so that one pass serves several sequences.
+        `core.passes.drive` runs such a proposal by itself.
         """
         ...
 
@@ -154,6 +160,18 @@ class Work(NamedTuple):
     def num_scored(self) -> int:
         """The number of its rows that have logits: the root and all after it, or none."""
         return self.draft.num_rows if self.logits else 0
+
+
+class Ask(NamedTuple):
+    """A pass of a model that drafting waits for."""
+
+    model: Target
+    work: Work
+
+
+Steps = Generator[Ask, Scores, T]
+"""Drafting in the making: yields what it asks, is sent the scores, and returns its result. A pass
+that failed is raised where it was asked for."""
 
 
 class Target(Protocol):

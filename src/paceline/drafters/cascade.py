@@ -15,11 +15,13 @@ from typing import ClassVar
 
 from paceline.core.drafts import Budget, Draft
 from paceline.core.hidden import Hidden
-from paceline.core.protocols import Drafter, DraftSession, Noise, Warp
+from paceline.core.passes import steps_of
+from paceline.core.protocols import Drafter, DraftSession, Noise, Steps, Warp
 from paceline.core.target import Committed, Need
 from paceline.core.traits import traits_of
 from paceline.core.view import TargetView
-from paceline.errors import ContractViolation, InvalidInput
+from paceline.drafting.combined import check_names, close_all, needs_of, open_all
+from paceline.errors import ContractViolation
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,11 +47,7 @@ class CascadeDrafter:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "drafters", tuple(self.drafters))
-        if not self.drafters or len(set(self.names)) < len(self.drafters):
-            raise InvalidInput(
-                f"a cascade needs drafters of different names, at least one; it has "
-                f"{', '.join(self.names) or 'none'}"
-            )
+        check_names(self.drafters, "cascade", least=1)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -59,7 +57,7 @@ class CascadeDrafter:
     @property
     def needs(self) -> frozenset[Need | Hidden]:
         """What any of them needs."""
-        return frozenset().union(*(drafter.needs for drafter in self.drafters))
+        return needs_of(self.drafters)
 
     @property
     def default_verifier(self) -> str:
@@ -69,15 +67,16 @@ class CascadeDrafter:
 
     def open(self, target: TargetView, capacity: int) -> CascadeSession:
         """See `protocols.Drafter.open`."""
-        parts: dict[str, _Part] = {}
-        try:
-            for drafter in self.drafters:
-                lazy = traits_of(drafter).needs_draft_model and not drafter.needs
-                parts[drafter.name] = _Part(drafter.open(target, capacity), lazy)
-        except BaseException:
-            CascadeSession(parts).close()
-            raise
-        return CascadeSession(parts)
+        sessions = open_all(self.drafters, target, capacity)
+        return CascadeSession(
+            {
+                drafter.name: _Part(
+                    sessions[drafter.name],
+                    traits_of(drafter).needs_draft_model and not drafter.needs,
+                )
+                for drafter in self.drafters
+            }
+        )
 
 
 class _Part:
@@ -97,7 +96,7 @@ class _Part:
         else:
             self.session.observe(committed)
 
-    def propose(self, budget: Budget, warp: Warp, noise: Noise) -> Draft:
+    def propose(self, budget: Budget, warp: Warp, noise: Noise) -> Draft | Steps[Draft]:
         if self._missed:
             missed, self._missed = tuple(self._missed), []
             self.session.observe(Committed(missed))
@@ -115,24 +114,17 @@ class CascadeSession:
         for part in self._parts.values():
             part.observe(committed)
 
-    def propose(self, budget: Budget, warp: Warp, noise: Noise) -> Draft:
+    def propose(self, budget: Budget, warp: Warp, noise: Noise) -> Steps[Draft]:
         """See `protocols.DraftSession.propose`."""
         for name, own in plan(budget, tuple(self._parts)):
-            draft = self._parts[name].propose(own, warp, noise)
+            draft = yield from steps_of(self._parts[name].propose(own, warp, noise))
             if len(draft) or draft.aux is not None:
                 return replace(draft, drafter=draft.drafter or name)
         return Draft()
 
     def close(self) -> None:
         """See `protocols.DraftSession.close`."""
-        errors = []
-        for part in self._parts.values():
-            try:
-                part.session.close()
-            except Exception as error:  # noqa: BLE001 - the others hold memory too
-                errors.append(error)
-        if errors:
-            raise errors[0]
+        close_all([part.session for part in self._parts.values()])
 
 
 def plan(budget: Budget, names: Sequence[str]) -> Iterator[tuple[str, Budget]]:

@@ -16,11 +16,13 @@ from typing import ClassVar
 from paceline.checks import require_int
 from paceline.core.drafts import Budget, Draft
 from paceline.core.hidden import Hidden
-from paceline.core.protocols import Drafter, DraftSession, Noise, Warp
+from paceline.core.passes import steps_of
+from paceline.core.protocols import Drafter, DraftSession, Noise, Steps, Warp
 from paceline.core.target import Committed, Need
 from paceline.core.view import TargetView
+from paceline.drafting.combined import check_names, close_all, needs_of, open_all
 from paceline.drafting.merge import Merged, merge, view
-from paceline.errors import ContractViolation, InvalidInput
+from paceline.errors import ContractViolation
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,11 +55,7 @@ class HybridDrafter:
         object.__setattr__(self, "drafters", tuple(self.drafters))
         if self.max_nodes is not None:
             require_int("max_nodes", self.max_nodes, low=1)
-        if len(self.drafters) < 2 or len(set(self.names)) < len(self.drafters):
-            raise InvalidInput(
-                "a hybrid needs drafters of different names, at least two; it has "
-                f"{', '.join(self.names) or 'none'}"
-            )
+        check_names(self.drafters, "hybrid", least=2)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -67,19 +65,13 @@ class HybridDrafter:
     @property
     def needs(self) -> frozenset[Need | Hidden]:
         """What any of them needs, and drafts that branch."""
-        return frozenset({Need.TREE}).union(*(drafter.needs for drafter in self.drafters))
+        return needs_of(self.drafters) | {Need.TREE}
 
     def open(self, target: TargetView, capacity: int) -> HybridSession:
         """See `protocols.Drafter.open`."""
-        parts: list[_Part] = []
-        session = HybridSession(self, parts, target.info.max_draft_tokens)
-        try:
-            for drafter in self.drafters:  # one by one: what is open is closed after an error
-                parts += [_Part(drafter.name, drafter.open(target, capacity))]
-        except BaseException:
-            session.close()
-            raise
-        return session
+        sessions = open_all(self.drafters, target, capacity)
+        parts = [_Part(name, session) for name, session in sessions.items()]
+        return HybridSession(self, parts, target.info.max_draft_tokens)
 
 
 @dataclass(slots=True)
@@ -121,7 +113,7 @@ class HybridSession:
                     own = view(committed, draft, rows[part.name])
             part.session.observe(own)
 
-    def propose(self, budget: Budget, warp: Warp, noise: Noise) -> Draft:
+    def propose(self, budget: Budget, warp: Warp, noise: Noise) -> Steps[Draft]:
         """See `protocols.DraftSession.propose`."""
         names = [part.name for part in self._parts]
         if budget.drafter is not None and budget.drafter not in names:
@@ -137,21 +129,15 @@ class HybridSession:
         for number, part in enumerate(asked):
             share = None if left is None else -(-left // (len(asked) - number))
             if own.num_draft_tokens > 0 and share != 0:
-                part.draft = part.session.propose(own._replace(max_nodes=share), warp, noise)
+                proposal = part.session.propose(own._replace(max_nodes=share), warp, noise)
+                part.draft = yield from steps_of(proposal)
                 left = None if left is None else left - len(part.draft)
         self._merged = merge([part.draft for part in self._parts if part.draft is not None])
         draft = self._merged.draft
         if not len(draft) and draft.aux is None and budget.fallback is not None:
-            return self.propose(budget.fallback, warp, noise)
+            return (yield from self.propose(budget.fallback, warp, noise))
         return draft
 
     def close(self) -> None:
         """See `protocols.DraftSession.close`."""
-        errors = []
-        for part in self._parts:
-            try:
-                part.session.close()
-            except Exception as error:  # noqa: BLE001 - the others hold memory too
-                errors.append(error)
-        if errors:
-            raise errors[0]
+        close_all([part.session for part in self._parts])

@@ -11,7 +11,7 @@ from typing import ClassVar
 
 from paceline.checks import require_finite
 from paceline.core.drafts import Budget, Draft
-from paceline.core.protocols import Noise, Target, Warp
+from paceline.core.protocols import Noise, Steps, Target, Warp
 from paceline.core.sampling import SamplingParams
 from paceline.core.target import Committed, Need
 from paceline.core.view import TargetView
@@ -75,7 +75,7 @@ class ModelSession:
         """See `protocols.DraftSession.observe`."""
         self._model.observe(committed.tokens)
 
-    def propose(self, budget: Budget, warp: Warp, noise: Noise) -> Draft:
+    def propose(self, budget: Budget, warp: Warp, noise: Noise) -> Steps[Draft]:
         """See `protocols.DraftSession.propose`."""
         model, warp = self._model, self._warp or warp
         if not (length := model.reach(budget)):
@@ -86,14 +86,16 @@ class ModelSession:
             max(budget.entropy_bound, self._drafter.entropy_bound),
             self._drafter.entropy_factor,
         )
-        return draw_chain(
-            model.start,
-            model.feed,
-            position=len(model.committed),
-            length=length,
-            warp=warp,
-            noise=noise,
-            stop=stop,
+        return (
+            yield from draw_chain(
+                model.start,
+                model.feed,
+                position=len(model.committed),
+                length=length,
+                warp=warp,
+                noise=noise,
+                stop=stop,
+            )
         )
 
     def close(self) -> None:

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from paceline.checks import require_finite, require_int
 from paceline.core.drafts import ROOT, Budget, Draft, Scheme
-from paceline.core.protocols import Noise, Target, Warp
+from paceline.core.protocols import Noise, Steps, Target, Warp
 from paceline.core.sampling import SamplingParams
 from paceline.core.target import Committed, Need, TargetInfo
 from paceline.core.view import TargetView
@@ -211,7 +211,7 @@ class TreeSession:
             if self._rounds % _REPLAN == 0:
                 self._acceptance = self._rates.estimate()
 
-    def propose(self, budget: Budget, warp: Warp, noise: Noise) -> Draft:
+    def propose(self, budget: Budget, warp: Warp, noise: Noise) -> Steps[Draft]:
         """See `protocols.DraftSession.propose`."""
         warp = self._warp or warp
         depth = self._model.reach(budget)
@@ -223,7 +223,7 @@ class TreeSession:
         scheme = Scheme.CHOSEN if warp.is_greedy else SCHEMES[self._drafter.children]
         growth = self._growth(depth, max_nodes, scheme)
         stop = Stop(budget.min_confidence, budget.min_path_confidence, budget.entropy_bound)
-        tree, nodes, rows = DraftTree(), [ROOT], [self._model.start()]
+        tree, nodes, rows = DraftTree(), [ROOT], [(yield from self._model.start())]
         for level in range(depth):
             known = [
                 (node, _Belief(warp, row, tree.path_tokens(node)))
@@ -248,7 +248,7 @@ class TreeSession:
             if not nodes or level + 1 == depth:
                 break
             path, part, places = tree.above(nodes)
-            logits = self._model.score(path, part)
+            logits = yield from self._model.score(path, part)
             rows = [logits[place + 1] for place in places]
         return tree.draft(growth.kept(tree), scheme)
 

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from paceline.core.drafts import Budget, Draft
-from paceline.core.protocols import Noise, Target, Warp
+from paceline.core.protocols import Noise, Steps, Target, Warp
 from paceline.core.sampling import SamplingParams
 from paceline.core.target import Committed, Need
 from paceline.core.view import TargetView
@@ -128,24 +128,24 @@ class UniversalSession:
         self._guess = []
         self._model.revise(kept, [piece.token for piece in self._transcript.pieces[kept:]])
 
-    def propose(self, budget: Budget, warp: Warp, noise: Noise) -> Draft:
+    def propose(self, budget: Budget, warp: Warp, noise: Noise) -> Steps[Draft]:
         """See `protocols.DraftSession.propose`."""
         length = self._model.reach(budget)
         if not length or not self._model.committed:
             return Draft()
         stop = Stop(budget.min_confidence, budget.min_path_confidence, budget.entropy_bound)
         if self._drafter.mode == "tli":
-            return self._intersection(length, self._warp or warp, noise, stop)
-        return self._strings(length, budget, stop)
+            return (yield from self._intersection(length, self._warp or warp, noise, stop))
+        return (yield from self._strings(length, budget, stop))
 
     def close(self) -> None:
         """See `protocols.DraftSession.close`."""
         self._model.close()
 
-    def _intersection(self, length: int, warp: Warp, noise: Noise, stop: Stop) -> Draft:
+    def _intersection(self, length: int, warp: Warp, noise: Noise, stop: Stop) -> Steps[Draft]:
         """Tokens of the target's vocabulary, drawn from what the draft model says of them."""
         model = self._model
-        draft = draw_chain(
+        draft = yield from draw_chain(
             lambda: self._in_our_tokens(model.start()),
             lambda token: self._in_our_tokens(model.feed(self._to_draft[token])),
             position=len(self._tokens),
@@ -157,16 +157,17 @@ class UniversalSession:
         self._guess = [self._to_draft[token] for token in draft.tokens]
         return draft
 
-    def _in_our_tokens(self, logits: Tensor) -> Tensor:
+    def _in_our_tokens(self, asked: Steps[Tensor]) -> Steps[Tensor]:
         """The draft model's logits of the tokens that both have, `[V]` of the target; else -inf."""
+        logits = yield from asked
         row = logits.new_full((self._vocab_size,), -torch.inf)
         row[self._our_ids] = logits[self._their_ids]
         return row
 
-    def _strings(self, length: int, budget: Budget, stop: Stop) -> Draft:
+    def _strings(self, length: int, budget: Budget, stop: Stop) -> Steps[Draft]:
         """What the draft model goes on to write, greedily, in the target's tokens."""
         text, end, confidence = b"", None, []
-        logits = self._model.start()
+        logits = yield from self._model.start()
         while True:
             belief = logits.softmax(dim=-1)
             if stop.before(belief):
@@ -180,7 +181,7 @@ class UniversalSession:
             text += self._theirs.texts[token]
             if len(self._guess) == length or stop.after(confidence):
                 break
-            logits = self._model.feed(token)
+            logits = yield from self._model.feed(token)
         tokens = self._encoded(text) if text else []
         tokens += [] if end is None else [end]
         sure = confidence[0] if confidence else 0.0

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from paceline.core.drafts import Budget, Draft
-from paceline.core.protocols import Noise, Purpose, Target, Warp, Work
+from paceline.core.protocols import Ask, Noise, Purpose, Steps, Target, Warp, Work
 from paceline.core.sampling import SamplingParams
 from paceline.core.target import TargetInfo
 from paceline.errors import InvalidInput, NoTokenLeft, UnknownName
@@ -24,6 +24,9 @@ from paceline.sampling.entropy import acceptance_bound
 log = logging.getLogger("paceline")
 
 _NOTHING = Draft()
+
+READ_ROWS = 512
+"""A text is read in chunks of this many tokens, so that nobody waits for all of a long one."""
 
 
 class DraftModel:
@@ -88,11 +91,11 @@ class DraftModel:
             )
         return max(length, 0)
 
-    def start(self) -> Tensor:
+    def start(self) -> Steps[Tensor]:
         """The logits `[V]` behind the committed tokens; what was fed behind them is dropped."""
-        return self.score(())[-1]
+        return (yield from self.score(()))[-1]
 
-    def score(self, path: Sequence[int], tree: Draft = _NOTHING) -> Tensor:
+    def score(self, path: Sequence[int], tree: Draft = _NOTHING) -> Steps[Tensor]:
         """The logits `[1 + n, V]` behind the end of a path and every node of a tree below it.
 
         The path, which goes on from the committed tokens, stays in the cache, the tree does not.
@@ -100,15 +103,20 @@ class DraftModel:
         """
         text = [*self.committed[self.origin :], *path]
         self._keep(text, min(len(text) - len(path), len(self.cached)))
-        return self._feed(text[len(self.cached) :], tree)
+        return (yield from self._feed(text[len(self.cached) :], tree))
 
-    def feed(self, token: int) -> Tensor:
+    def feed(self, token: int) -> Steps[Tensor]:
         """Append a token to the cache; the logits `[V]` behind it, as the target's."""
-        return self._feed([token])[-1]
+        return (yield from self._feed([token]))[-1]
 
-    def _feed(self, tokens: Sequence[int], tree: Draft = _NOTHING) -> Tensor:
+    def _feed(self, tokens: Sequence[int], tree: Draft = _NOTHING) -> Steps[Tensor]:
+        while len(tokens) > READ_ROWS:
+            chunk, tokens = tokens[:READ_ROWS], tokens[READ_ROWS:]
+            yield Ask(self.model, Work(self.slot, self.known(chunk), logits=False))
+            self.model.commit(self.slot, ())
+            self.cached += chunk
         known = replace(tree, tokens=tuple(self.known(tree.tokens)))
-        (scores,) = self.model.score([Work(self.slot, self.known(tokens), known)])
+        scores = yield Ask(self.model, Work(self.slot, self.known(tokens), known))
         self.model.commit(self.slot, ())
         self.cached += tokens
         return fit(scores.logits, self._vocab_size)
@@ -179,15 +187,15 @@ class Stop(NamedTuple):
 
 
 def draw_chain(
-    start: Callable[[], Tensor],
-    feed: Callable[[int], Tensor],
+    start: Callable[[], Steps[Tensor]],
+    feed: Callable[[int], Steps[Tensor]],
     *,
     position: int,
     length: int,
     warp: Warp,
     noise: Noise,
     stop: Stop,
-) -> Draft:
+) -> Steps[Draft]:
     """Draw a chain, token by token, each from the law that is submitted with it.
 
     Whether a token is submitted depends on those before it alone (rule 2 of `protocols`): `stop`
@@ -205,7 +213,7 @@ def draw_chain(
     tokens: list[int] = []
     laws: list[Tensor] = []
     confidence: list[float] = []
-    logits = start()
+    logits = yield from start()
     while True:
         try:
             q = warp.law(logits, tokens)
@@ -220,7 +228,7 @@ def draw_chain(
         confidence.append(float(belief[token]))
         if len(tokens) == length or stop.after(confidence):
             break
-        logits = feed(token)
+        logits = yield from feed(token)
     return Draft(
         tuple(tokens),
         probs=None if warp.is_greedy else tuple(laws),

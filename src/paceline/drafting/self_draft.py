@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from paceline.core.drafts import Budget, Draft
+from paceline.core.passes import done, run
 from paceline.core.protocols import Noise, Warp
 from paceline.core.target import SkipSet
 from paceline.core.view import TargetLayers, TargetView
@@ -44,15 +45,16 @@ class SelfDraft:
             budget.entropy_bound,
         )
         self.layers.start(skip)
-        return draw_chain(
-            lambda: self.layers.run(self.committed[-1:]),
-            lambda token: self.layers.run([token]),
+        chain = draw_chain(
+            lambda: done(self.layers.run(self.committed[-1:])),
+            lambda token: done(self.layers.run([token])),
             position=len(self.committed),
             length=budget.num_draft_tokens,
             warp=warp,
             noise=noise,
             stop=stop,
         )
+        return run(chain)
 
 
 def layers_of(target: TargetView, drafter: str) -> TargetLayers:

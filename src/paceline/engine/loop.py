@@ -2,20 +2,143 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Generator, Sequence
+from contextlib import ExitStack, closing
+from functools import partial
 from time import perf_counter
 
-from paceline.core.events import Event
-from paceline.core.protocols import Target, Work
-from paceline.engine.contract import check_scores
+from paceline.core.events import Event, Failed
+from paceline.core.protocols import Target
+from paceline.engine.gather import advance_together, score_each
 from paceline.engine.request import Request, StopRule
-from paceline.engine.sequence import ActiveSequence, SharedPass
+from paceline.engine.scheduler import Scheduler
+from paceline.engine.sequence import ActiveSequence, SharedPass, Stage
 
-__all__ = ["Request", "StopRule", "decode"]
+__all__ = ["PREFILL_ROWS", "Engine", "Request", "StopRule", "decode"]
+
+PREFILL_ROWS = 512
+"""The most rows of prompts in one pass. Bounds what an arrival adds to a round of the others."""
 
 
-def decode(target: Target, requests: Sequence[Request]) -> Generator[Event]:
+class Engine:
+    """Requests that come and go, decoded together.
+
+    One thread at a time. Each request gets what it would get alone, and an error that is its own
+    (of its drafter, rule, processors, stop rules) ends it alone.
+
+    Args:
+        target: the model.
+        prefill_rows: the most rows of prompts in one pass. A longer prompt comes in chunks, which
+            share passes with the drafts of others; where a chunk ends follows from the prompt.
+        max_sequences: how many are decoded at once; the others wait. None has no limit.
+
+    Example:
+        >>> engine = Engine(target)  # doctest: +SKIP
+        >>> number = engine.add(request)  # doctest: +SKIP
+        >>> while engine.is_busy:  # doctest: +SKIP
+        ...     for event in engine.step():
+        ...         print(event)
+    """
+
+    def __init__(
+        self,
+        target: Target,
+        *,
+        prefill_rows: int = PREFILL_ROWS,
+        max_sequences: int | None = None,
+    ) -> None:
+        self._target = target
+        self._scheduler = Scheduler(prefill_rows, max_sequences)
+        self._count = 0
+        self._stepping = False
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a request waits or is decoded."""
+        return self._scheduler.is_busy
+
+    def add(self, request: Request) -> int:
+        """Take a request; its slot and session are opened when its turn comes.
+
+        Returns:
+            Its id, which its events name.
+
+        Raises:
+            InvalidInput: a request that cannot be served.
+        """
+        self._scheduler.add(ActiveSequence(self._count, request, self._target))
+        self._count += 1
+        return self._count - 1
+
+    def cancel(self, number: int) -> bool:
+        """End a request without a further event; what it holds is freed.
+
+        At once, or where a step is under way, at its end.
+
+        Returns:
+            Whether there was such a request.
+        """
+        found = self._scheduler.cancel(number)
+        if found and not self._stepping:
+            self._scheduler.drop_cancelled()
+        return found
+
+    def step(self) -> list[Event]:
+        """One round for all: admit, draft, one pass of the target, verify; the events of it."""
+        return list(self.events())
+
+    def events(self) -> Generator[Event]:
+        """The same, event by event; where it is not read to its end, only `close` may follow."""
+        self._stepping, scheduler = True, self._scheduler
+        for sequence in scheduler.admit():
+            yield from self._attempt(sequence, sequence.start)
+        for sequence in scheduler.running(Stage.READ):
+            yield from self._attempt(sequence, sequence.observe_prompt)
+        drafting = scheduler.running(Stage.DECODING)
+        advance_together([sequence.drafting() for sequence in drafting])
+        for sequence in drafting:
+            yield from self._attempt(sequence, sequence.check_drafting)
+        chosen = [s for s in scheduler.running(Stage.DECODING) if s.has_draft]
+        chosen += scheduler.prompts()
+        work = [sequence.work() for sequence in chosen]
+        start = perf_counter()
+        answers = score_each(self._target, work) if work else ()
+        shared = SharedPass.of(work, perf_counter() - start)
+        for sequence, item, answer in zip(chosen, work, answers, strict=True):
+            yield from self._attempt(sequence, partial(sequence.take, item, answer, shared))
+        self._stepping = False
+        scheduler.drop_cancelled()
+
+    def close(self) -> None:
+        """End all requests; what they hold is freed, also where closing one of them fails."""
+        with ExitStack() as stack:
+            for sequence in self._scheduler.clear():
+                stack.callback(sequence.close)
+
+    def _attempt(
+        self, sequence: ActiveSequence, action: Callable[[], Event | None]
+    ) -> Generator[Event]:
+        """Do a part of a sequence's work, and close it where that was the end; an error is one."""
+        if self._scheduler.is_cancelled(sequence):
+            return
+        try:
+            event = action()
+        except Exception as error:  # noqa: BLE001 - it ends this request alone
+            yield self._end(sequence, sequence.failed(error))
+            return
+        if event is not None:
+            yield event
+        if sequence.reason is not None:
+            yield self._end(sequence, sequence.finished())
+
+    def _end(self, sequence: ActiveSequence, event: Event) -> Event:
+        self._scheduler.remove(sequence)
+        return event
+
+
+def decode(
+    target: Target, requests: Sequence[Request], *, prefill_rows: int = PREFILL_ROWS
+) -> Generator[Event]:
     """Decode the requests together, one target pass a round for all of them.
 
     Yields `Prefilled` for each, then its `Round`s, then `Finished`; ids are places in `requests`.
@@ -26,24 +149,13 @@ def decode(target: Target, requests: Sequence[Request]) -> Generator[Event]:
     Raises:
         InvalidInput: a request that cannot be served; raised before the first event.
         ContractViolation: a plug-in broke its contract.
+        Exception: what a plug-in raised.
     """
-    with ExitStack() as stack:
-        sequences = []
-        for number, request in enumerate(requests):
-            sequences.append(ActiveSequence(number, request, target))
-            stack.callback(sequences[-1].close)
-        for sequence in sequences:
-            yield sequence.prefill()
-            if sequence.reason is not None:
-                yield sequence.finish()
-        while live := [sequence for sequence in sequences if sequence.reason is None]:
-            work = [Work(s.slot, s.tokens[-1:], s.propose(), hidden=s.hidden) for s in live]
-            start = perf_counter()
-            all_scores = target.score(work)
-            seconds = perf_counter() - start
-            check_scores(all_scores, work, target.info)
-            shared = SharedPass(seconds, len(live), sum(item.num_rows for item in work))
-            for sequence, item, scores in zip(live, work, all_scores, strict=True):
-                yield sequence.advance(item.draft, scores, shared)
-                if sequence.reason is not None:
-                    yield sequence.finish()
+    with closing(Engine(target, prefill_rows=prefill_rows)) as engine:
+        for request in requests:
+            engine.add(request)
+        while engine.is_busy:
+            for event in engine.events():
+                if isinstance(event, Failed):
+                    raise event.error
+                yield event

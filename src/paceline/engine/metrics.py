@@ -54,6 +54,7 @@ class Metrics:
         if not isinstance(event, Round):
             return self
         accepted = event.num_accepted_tokens
+        own = 1 - event.prefill_rows / event.pass_rows  # the rest is told with the prompts
         # A block that the end of the answer cut at an accepted token rejected nothing.
         tested = accepted if len(event.tokens) == accepted else None
         return Metrics(
@@ -62,7 +63,7 @@ class Metrics:
             num_tokens=self.num_tokens + len(event.tokens),
             prefill_s=self.prefill_s,
             draft_s=self.draft_s + event.draft_seconds,
-            target_s=self.target_s + event.target_seconds / event.num_sequences,
+            target_s=self.target_s + event.target_seconds * own / event.num_sequences,
             verify_s=self.verify_s + event.verify_seconds,
         )
 

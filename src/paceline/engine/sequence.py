@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from contextlib import ExitStack
+from enum import Enum, auto
 from time import perf_counter
 from typing import Any, NamedTuple
 
@@ -11,12 +13,13 @@ import torch
 from torch import Tensor
 
 from paceline.core.drafts import ROOT, Budget, Draft, Outcome
-from paceline.core.events import Finished, FinishReason, Prefilled, Round
+from paceline.core.events import Event, Failed, Finished, FinishReason, Prefilled, Round
 from paceline.core.hidden import Hidden
-from paceline.core.passes import prefill, prefill_hidden
-from paceline.core.protocols import Target
+from paceline.core.passes import steps_of
+from paceline.core.protocols import Steps, Target, Work
 from paceline.core.target import Committed, Need, Opening, Scores
 from paceline.engine.contract import check_draft, check_verdict
+from paceline.engine.gather import Answer, Drafting
 from paceline.engine.request import Request, length_limit, token_ids
 from paceline.errors import ContractViolation, InvalidInput
 from paceline.sampling.noise import CoupledNoise
@@ -31,6 +34,32 @@ class SharedPass(NamedTuple):
     seconds: float
     num_sequences: int
     num_rows: int
+    prefill_rows: int
+
+    @classmethod
+    def of(cls, work: Sequence[Work], seconds: float) -> SharedPass:
+        """The pass over `work`."""
+        return cls(
+            seconds,
+            sum(item.logits for item in work),
+            sum(item.num_rows for item in work),
+            sum(item.num_rows for item in work if not item.logits),
+        )
+
+
+class Stage(Enum):
+    """Where a sequence stands."""
+
+    WAITING = auto()
+    """Nothing is open yet."""
+    READING = auto()
+    """A part of its prompt is missing in the cache."""
+    READ = auto()
+    """All of its prompt but the last token is cached; its drafter has not seen it."""
+    DECODING = auto()
+    """Rounds."""
+    CLOSED = auto()
+    """Nothing is open any more."""
 
 
 class ActiveSequence:
@@ -64,6 +93,14 @@ class ActiveSequence:
             )
         self.needs_logits = Need.LOGITS in request.drafter.needs
         self.hidden = Hidden.union(request.drafter.needs)
+        self.stage = Stage.WAITING
+        self.prefill_seconds = 0.0
+        self._prefill_rows = 0
+        self._drafting: Drafting | None = None
+
+    def start(self) -> None:
+        """Open the slot and the sessions."""
+        start, target, request = perf_counter(), self.target, self.request
         most = self.limit - self.num_prompt_tokens
         # Without a reason to end before, the answer has as many tokens as it may have.
         ends = bool(request.stop_token_ids or request.stop_rules)
@@ -77,30 +114,83 @@ class ActiveSequence:
         except BaseException:
             self._close_slot()
             raise
-        self.closed = False
-
-    def prefill(self) -> Prefilled:
-        """Bring all of the prompt but its last token into the cache."""
-        start = perf_counter()
-        prompt = self.tokens
-        self.told = len(prompt)
+        self.stage, self.told = Stage.READING, self.num_prompt_tokens
         # Of what is cached the hidden states are gone.
-        known = 0 if self.hidden is not None else self.target.length(self.slot)
-        cached = min(known, len(prompt) - 1)
-        self.target.rollback(self.slot, cached)
-        if self.hidden is not None:
-            for part in prefill_hidden(self.target, self.slot, prompt, self.hidden):
-                self.session.observe(part)
-        else:
-            prefill(self.target, self.slot, prompt[cached:-1])
-            self.session.observe(Committed(tuple(prompt)))
+        known = 0 if self.hidden is not None else target.length(self.slot)
+        target.rollback(self.slot, min(known, self.num_prompt_tokens - 1))
+        self._look_for_more(start)
+
+    def next_chunk(self, rows: int) -> list[int]:
+        """The next tokens of the prompt, at most `rows`; its last token is left to the rounds."""
+        self._prefill_rows = rows
+        cached = self.target.length(self.slot)
+        return self.tokens[cached : min(cached + rows, self.num_prompt_tokens - 1)]
+
+    def observe_prompt(self) -> Prefilled:
+        """Show the prompt to the drafter; one that needs hidden states has seen it in parts."""
+        start = perf_counter()
+        if self.hidden is None or self.num_prompt_tokens == 1:
+            self.session.observe(Committed(tuple(self.tokens)))
+        self.stage = Stage.DECODING
         if len(self.tokens) == self.limit:
             self.reason = FinishReason.LENGTH
-        return Prefilled(id=self.id, num_prompt_tokens=len(prompt), seconds=perf_counter() - start)
+        return Prefilled(
+            id=self.id,
+            num_prompt_tokens=self.num_prompt_tokens,
+            seconds=self.prefill_seconds + perf_counter() - start,
+        )
 
-    def propose(self) -> Draft:
-        """Ask for a draft that leaves room for the token that every round adds."""
+    def drafting(self) -> Drafting:
+        """The draft of this round, in the making."""
+        if self._drafting is None:
+            self._drafting = Drafting(self._propose())
+        return self._drafting
+
+    def check_drafting(self) -> None:
+        """Raise what drafting raised."""
+        if self._drafting is not None and self._drafting.error is not None:
+            raise self._drafting.error
+
+    @property
+    def has_draft(self) -> bool:
+        """Whether the draft of this round is made."""
+        return self._drafting is not None and self._drafting.draft is not None
+
+    def work(self) -> Work:
+        """This sequence's part of the next pass: its draft, or a chunk of its prompt."""
+        if self.stage is Stage.READING:
+            chunk = self.next_chunk(self._prefill_rows)
+            return Work(self.slot, chunk, logits=False, hidden=self.hidden)
+        drafting = self.drafting()
+        self._drafting, self.draft_seconds = None, drafting.seconds
+        assert drafting.draft is not None
+        return Work(self.slot, self.tokens[-1:], drafting.draft, hidden=self.hidden)
+
+    def take(self, item: Work, answer: Answer, shared: SharedPass) -> Event | None:
+        """Go on with what the pass said of `item`."""
+        if isinstance(answer, Exception):
+            raise answer
+        if item.logits:
+            return self.advance(item.draft, answer, shared)
         start = perf_counter()
+        self.prefill_seconds += shared.seconds * item.num_rows / shared.num_rows
+        self.target.commit(self.slot, ())
+        if answer.hidden is not None:
+            # The tokens that follow its rows; the first token of all follows none.
+            end = self.target.length(self.slot)
+            first = end - len(item.tokens)
+            tokens = self.tokens[first + 1 if first else 0 : end + 1]
+            self.session.observe(Committed(tuple(tokens), hidden=answer.hidden))
+        self._look_for_more(start)
+        return self.observe_prompt() if self.stage is Stage.READ else None
+
+    def _look_for_more(self, start: float) -> None:
+        if self.target.length(self.slot) == self.num_prompt_tokens - 1:
+            self.stage = Stage.READ
+        self.prefill_seconds += perf_counter() - start
+
+    def _propose(self) -> Steps[Draft]:
+        """Ask for a draft that leaves room for the token that every round adds."""
         budget = self.controller.budget()
         room = self.limit - len(self.tokens) - 1
         if (most := self.target.info.max_draft_tokens) is not None:
@@ -115,10 +205,10 @@ class ActiveSequence:
         budget = budget.within(room)
         draft = Draft()
         if budget.longest > 0:
-            draft = self.session.propose(budget, self.draft_warp, self.draft_noise)
+            proposal = self.session.propose(budget, self.draft_warp, self.draft_noise)
+            draft = yield from steps_of(proposal)
             check_draft(draft, budget, self.request.drafter, self.request.verifier, self.target)
         self.budget = budget
-        self.draft_seconds = perf_counter() - start
         return draft
 
     def advance(self, draft: Draft, scores: Scores, shared: SharedPass) -> Round:
@@ -156,8 +246,9 @@ class ActiveSequence:
                 target_seconds=shared.seconds,
                 verify_seconds=verify_seconds,
                 num_sequences=shared.num_sequences,
-                num_rows=shared.num_rows,
+                pass_rows=shared.num_rows,
                 context=context,
+                prefill_rows=shared.prefill_rows,
             )
         )
         self.rounds += 1
@@ -173,27 +264,45 @@ class ActiveSequence:
             verify_seconds=verify_seconds,
             num_sequences=shared.num_sequences,
             num_rows=draft.num_rows,
+            pass_rows=shared.num_rows,
+            prefill_rows=shared.prefill_rows,
             drafter=draft.drafter or self.request.drafter.name,
             **self._diagnostics(scores.logits, laws, (ROOT, *verdict.path)[:kept], committed),
         )
         self.told = len(self.tokens)
         return event
 
-    def finish(self) -> Finished:
-        """Close the sequence and say why."""
+    def finished(self) -> Finished | Failed:
+        """Close the sequence and say why it ended; where closing fails, that is why."""
         assert self.reason is not None
-        self.close()
-        answer = len(self.tokens) - self.num_prompt_tokens
-        return Finished(id=self.id, reason=self.reason, num_tokens=answer)
+        try:
+            self.close()
+        except Exception as error:  # noqa: BLE001 - it is handed on
+            return Failed(id=self.id, error=error, num_tokens=self._num_told)
+        return Finished(id=self.id, reason=self.reason, num_tokens=self._num_told)
+
+    def failed(self, error: Exception) -> Failed:
+        """Close the sequence after an error."""
+        try:
+            self.close()
+        except Exception as other:  # noqa: BLE001 - the first one is the one to tell
+            error.add_note(f"closing the request also raised {other!r}")
+        return Failed(id=self.id, error=error, num_tokens=self._num_told)
+
+    @property
+    def _num_told(self) -> int:
+        return 0 if self.told is None else self.told - self.num_prompt_tokens
 
     def close(self) -> None:
         """Free what was opened. Safe to call twice."""
-        if not self.closed:
-            self.closed = True
-            try:
-                self.session.close()
-            finally:
-                self._close_slot()
+        stage, self.stage = self.stage, Stage.CLOSED
+        if stage in (Stage.WAITING, Stage.CLOSED):
+            return
+        with ExitStack() as stack:
+            stack.callback(self._close_slot)
+            stack.callback(self.session.close)
+            if self._drafting is not None:
+                stack.callback(self._drafting.close)
 
     def _close_slot(self) -> None:
         if self.request.slot is None:

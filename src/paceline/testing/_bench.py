@@ -13,7 +13,7 @@ from torch import Tensor
 
 from paceline.core.drafts import Budget, Draft, Scheme
 from paceline.core.hidden import Hidden
-from paceline.core.passes import prefill
+from paceline.core.passes import drive, prefill
 from paceline.core.protocols import (
     Drafter,
     DraftSession,
@@ -183,7 +183,7 @@ class _Followed:
         self._session.observe(committed)
 
     def propose(self, budget: Budget, warp: Warp, noise: Noise) -> Draft:
-        return self._session.propose(budget, warp, noise)
+        return drive(self._session.propose(budget, warp, noise))
 
     def close(self) -> None:
         try:
@@ -227,7 +227,7 @@ def warp_behind(
 def propose(bench: Bench, history: History, budget: int, noise: Noise) -> Draft:
     """What a fresh session proposes behind `history`; checked as far as one draft can be."""
     with session_behind(bench, history) as session:
-        draft = session.propose(Budget(budget), warp_behind(bench, history), noise)
+        draft = drive(session.propose(Budget(budget), warp_behind(bench, history), noise))
     _check_draft(bench, draft, budget)
     return draft
 

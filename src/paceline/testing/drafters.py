@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from paceline.core.drafts import Budget, Draft
+from paceline.core.passes import drive
 from paceline.core.protocols import Drafter, Target, Verifier
 from paceline.core.sampling import SamplingParams
 from paceline.core.target import Committed
@@ -127,7 +128,7 @@ def _check_lifecycle(bench: Bench) -> None:
             pass
     text = bench.texts()[-1]
     with session_behind(bench, (text,)) as session, suppress(Broken):
-        session.propose(Budget(2), warp_behind(bench, (text,)), BrokenNoise())
+        drive(session.propose(Budget(2), warp_behind(bench, (text,)), BrokenNoise()))
 
 
 def _check_drafts(bench: Bench) -> None:
@@ -149,8 +150,8 @@ def _check_isolation(bench: Bench) -> None:
     one, two = (bench.texts()[-1],), (bench.texts()[-1][::-1],)
     alone = key_of(propose(bench, one, MAX_BUDGET, SeededNoise(0)))
     with session_behind(bench, one) as first, session_behind(bench, two) as second:
-        second.propose(Budget(MAX_BUDGET), warp_behind(bench, two), SeededNoise(1))
-        beside = first.propose(Budget(MAX_BUDGET), warp_behind(bench, one), SeededNoise(0))
+        drive(second.propose(Budget(MAX_BUDGET), warp_behind(bench, two), SeededNoise(1)))
+        beside = drive(first.propose(Budget(MAX_BUDGET), warp_behind(bench, one), SeededNoise(0)))
     after = propose(bench, one, MAX_BUDGET, SeededNoise(0))
     for when, draft in (("beside", beside), ("after", after)):
         if key_of(draft) != alone:
@@ -173,7 +174,7 @@ def _check_shared_state(bench: Bench) -> None:
     states = []
     for text in (one, two):
         with session_behind(bench, text) as session:
-            session.propose(Budget(MAX_BUDGET), warp_behind(bench, text), SeededNoise(0))
+            drive(session.propose(Budget(MAX_BUDGET), warp_behind(bench, text), SeededNoise(0)))
         states.append(shared_state(bench.drafter, session))
     before, after = states
     changed = [name for name in after if name not in before or after[name] != before[name]]
@@ -194,10 +195,11 @@ def _check_text_alone(bench: Bench) -> None:
         with session_behind(bench, (text[:cut],)) as session:
             for end in range(cut + 1, len(text) + 1):
                 warp = warp_behind(bench, (text[: end - 1],))
-                session.propose(Budget(MAX_BUDGET), warp, SeededNoise(end))
+                drive(session.propose(Budget(MAX_BUDGET), warp, SeededNoise(end)))
                 hidden = round_of(bench, (text[: end - 1],), text[end - 1 : end]).hidden
                 session.observe(Committed(text[end - 1 : end], hidden=hidden))
-            draft = session.propose(Budget(MAX_BUDGET), warp_behind(bench, (text,)), SeededNoise(0))
+            warp = warp_behind(bench, (text,))
+            draft = drive(session.propose(Budget(MAX_BUDGET), warp, SeededNoise(0)))
         if not _alike(draft, expected):
             fail(
                 bench.drafter,

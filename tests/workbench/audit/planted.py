@@ -15,7 +15,7 @@ from torch import Tensor
 
 from paceline.controllers.fixed import FixedController
 from paceline.core.drafts import ROOT, Budget, Draft, Scheme, Verdict
-from paceline.core.protocols import Noise, Purpose, Target, Warp
+from paceline.core.protocols import Noise, Purpose, Steps, Target, Warp
 from paceline.core.target import Committed
 from paceline.core.view import TargetView
 from paceline.drafters.model import ModelDrafter
@@ -50,9 +50,10 @@ class OneRoundSession:
     def observe(self, committed: Committed) -> None:
         self._model.observe(committed.tokens)
 
-    def propose(self, budget: Budget, warp: Warp, noise: Noise) -> Draft:
+    def propose(self, budget: Budget, warp: Warp, noise: Noise) -> Steps[Draft]:
         at = len(self._model.committed)
-        return self._drafter.make(warp.law(self._model.start()), _At(noise, at))
+        logits = yield from self._model.start()
+        return self._drafter.make(warp.law(logits), _At(noise, at))
 
     def close(self) -> None:
         self._model.close()

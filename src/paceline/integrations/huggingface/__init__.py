@@ -315,7 +315,8 @@ class Speculation:
         # As in `generate`, the first token comes whatever the criteria say.
         longest = criteria.max_length
         max_tokens = None if longest is None else max(1, longest - input_ids.shape[1])
-        target = CachedTarget(decoder, prefill_rows=config.prefill_chunk_size or PREFILL_ROWS)
+        prefill_rows = config.prefill_chunk_size or PREFILL_ROWS
+        target = CachedTarget(decoder, prefill_rows=prefill_rows)
         seed, drafter = self._seed(params), self._drafter_of_now(target.info)
         verifier = self.verifier if params.is_greedy else self.sampling_verifier
         if (theirs := given.get("streamer")) is not None and self.streamer is not None:
@@ -346,7 +347,9 @@ class Speculation:
                 )
                 for number, row in enumerate(rows)
             ]
-            for event in stack.enter_context(closing(decode(target, requests))):
+            for event in stack.enter_context(
+                closing(decode(target, requests, prefill_rows=prefill_rows))
+            ):
                 answers.take(event)
                 metrics = metrics.add(event)
                 if self.on_event is not None:

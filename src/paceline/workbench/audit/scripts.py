@@ -123,7 +123,7 @@ class ScriptedTimesSession:
         self._session.observe(
             outcome._replace(
                 draft_seconds=DRAFT_SECONDS * len(outcome.draft),
-                target_seconds=PASS_SECONDS + ROW_SECONDS * outcome.num_rows,
+                target_seconds=PASS_SECONDS + ROW_SECONDS * outcome.pass_rows,
                 verify_seconds=0.0,
             )
         )

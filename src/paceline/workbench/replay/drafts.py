@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from paceline.core.drafts import ROOT, Budget, Draft
+from paceline.core.passes import drive
 from paceline.core.protocols import Drafter, Target
 from paceline.core.sampling import SamplingParams
 from paceline.core.target import Committed, Need, TargetInfo
@@ -170,7 +171,9 @@ class Reader:
             while done < len(text.answer):
                 length = min(num_draft_tokens, self._room(text) - done - 1)
                 start = perf_counter()
-                draft = session.propose(Budget(length), warp, noise) if length > 0 else Draft()
+                draft = Draft()
+                if length > 0:
+                    draft = drive(session.propose(Budget(length), warp, noise))
                 seconds = perf_counter() - start
                 if draft.probs is not None and any(law is not None for law in draft.probs):
                     raise InvalidInput(

@@ -1,0 +1,48 @@
+"""What drafters that combine others share: their sessions, opened and closed as one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import ExitStack
+
+from paceline.core.hidden import Hidden
+from paceline.core.protocols import Drafter, DraftSession
+from paceline.core.target import Need
+from paceline.core.view import TargetView
+from paceline.errors import InvalidInput
+
+
+def check_names(drafters: Sequence[Drafter], combined: str, least: int) -> None:
+    """Refuse too few drafters, and two of one name: a controller asks for them by name."""
+    names = [drafter.name for drafter in drafters]
+    if len(names) < least or len(set(names)) < len(names):
+        raise InvalidInput(
+            f"a {combined} needs drafters of different names, at least "
+            f"{'one' if least == 1 else 'two'}; it has {', '.join(names) or 'none'}"
+        )
+
+
+def needs_of(drafters: Sequence[Drafter]) -> frozenset[Need | Hidden]:
+    """What any of them needs."""
+    return frozenset().union(*(drafter.needs for drafter in drafters))
+
+
+def open_all(
+    drafters: Sequence[Drafter], target: TargetView, capacity: int
+) -> dict[str, DraftSession]:
+    """A session of each, by name; after an error those that were opened are closed."""
+    sessions: dict[str, DraftSession] = {}
+    try:
+        for drafter in drafters:
+            sessions[drafter.name] = drafter.open(target, capacity)
+    except BaseException:
+        close_all(list(sessions.values()))
+        raise
+    return sessions
+
+
+def close_all(sessions: Sequence[DraftSession]) -> None:
+    """Close all of them, also where one fails; the first error is raised in the end."""
+    with ExitStack() as stack:
+        for session in reversed(sessions):
+            stack.callback(session.close)

@@ -1,0 +1,92 @@
+"""What several sequences ask of one model, run as one pass."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from time import perf_counter
+from typing import Any
+
+from paceline.core.drafts import Draft
+from paceline.core.protocols import Ask, Steps, Target, Work
+from paceline.core.target import Scores
+from paceline.engine.contract import check_scores
+
+Answer = Scores | Exception
+
+
+def score_each(target: Target, work: Sequence[Work]) -> Sequence[Answer]:
+    """One pass over all; an error stands in the place of the items that cause it.
+
+    A pass that fails is run again item by item: scoring changes no cached length, and so an item
+    that is at fault does not take the others with it.
+    """
+    try:
+        scores = target.score(work)
+        check_scores(scores, work, target.info)
+    except Exception as error:  # noqa: BLE001 - whatever it is, it is reported for its item
+        if len(work) == 1:
+            return [error]
+        return [answer for item in work for answer in score_each(target, [item])]
+    return scores
+
+
+class Drafting:
+    """One sequence's draft in the making.
+
+    Attributes:
+        ask: the pass that it waits for; None once it has ended.
+        draft, error: how it ended.
+        seconds: its own host time, and its equal part of the passes that it shared.
+    """
+
+    def __init__(self, steps: Steps[Draft]) -> None:
+        self._steps = steps
+        self.ask: Ask | None = None
+        self.draft: Draft | None = None
+        self.error: Exception | None = None
+        self.seconds = 0.0
+        self.resume(None)
+
+    def resume(self, answer: Answer | None) -> None:
+        """Go on, with what was asked for, to the next pass or to the end."""
+        start = perf_counter()
+        self.ask = None
+        try:
+            if isinstance(answer, Exception):
+                self.ask = self._steps.throw(answer)
+            else:
+                self.ask = self._steps.send(answer)  # type: ignore[arg-type]  # None starts it
+        except StopIteration as end:
+            self.draft = end.value
+        except Exception as error:  # noqa: BLE001 - it ends this sequence alone
+            self.error = error
+        self.seconds += perf_counter() - start
+
+    def close(self) -> None:
+        """Abandon it."""
+        self._steps.close()
+
+
+def advance_together(drafts: Sequence[Drafting]) -> None:
+    """Run the drafts to their ends, as one pass of each model a step.
+
+    One that reads a prompt first, by passes without logits, goes on by one such pass alone, and
+    keeps nobody waiting for the rest of them.
+    """
+    waiting = [drafting for drafting in drafts if drafting.ask is not None]
+    while waiting:
+        by_model: dict[int, list[Drafting]] = {}
+        for drafting in waiting:
+            assert drafting.ask is not None
+            by_model.setdefault(id(drafting.ask.model), []).append(drafting)
+        waiting = []
+        for group in by_model.values():
+            asks: list[Any] = [drafting.ask for drafting in group]
+            start = perf_counter()
+            answers = score_each(asks[0].model, [ask.work for ask in asks])
+            share = (perf_counter() - start) / len(group)
+            for drafting, ask, answer in zip(group, asks, answers, strict=True):
+                drafting.seconds += share
+                drafting.resume(answer)
+                if drafting.ask is not None and ask.work.logits:
+                    waiting.append(drafting)
