@@ -1,5 +1,5 @@
 """`python -m paceline.cli`, for where the `paceline` script is not on the path."""
 
-from paceline.cli.main import main
+from paceline.cli.entry import main
 
 main()

@@ -6,10 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from paceline.cli import terminal
+from paceline.cli import terminal, threads
+from paceline.cli.inputs import named_values, read_tools
+from paceline.cli.options import SAMPLED, without_defaults
 from paceline.errors import InvalidInput
 from paceline.generate.choice import choose_drafter
 from paceline.generate.parts import make_controller, named_rule
+from paceline.generate.settings import DRAFTING, with_settings
 from paceline.workbench.workload.methods import DraftSource
 
 if TYPE_CHECKING:
@@ -119,6 +122,61 @@ def load_draft(
 def uses_chat(tokenizer: Any, *, raw: bool = False) -> bool:
     """Whether a text goes to the model as a message of the user, through its chat template."""
     return not raw and bool(getattr(tokenizer, "chat_template", None))
+
+
+def settled(shared: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[Any, Any]]:
+    """The options of a call as Python takes them, and how its draft model is to be kept.
+
+    Args:
+        shared: options of the table, `drafter_options` being read already.
+
+    Raises:
+        InvalidInput: not of the form NAME=VALUE; a file of settings or of tools that cannot be
+            used; how to keep a draft model where there is none.
+    """
+    given = dict(shared)
+    for name, option in (
+        ("controller_options", "--controller-option"),
+        ("verify_options", "--verify-option"),
+        ("chat_template_kwargs", "--chat-option"),
+    ):
+        given[name] = named_values(option, given[name] or ())
+    if given.get("tools") is not None:
+        given["tools"] = read_tools(given["tools"])
+    request = without_defaults({**dict.fromkeys(DRAFTING), **with_settings(given)})
+    form = request.pop("draft_storage"), request.pop("draft_head_tokens")
+    check_draft_storage(request["draft_model"], *form)
+    return request, form
+
+
+def load_for(
+    request: dict[str, Any],
+    form: tuple[Any, Any],
+    model: str,
+    trust: Mapping[str, Any],
+    **kept: Any,
+) -> LanguageModel:
+    """The model that answers; the draft model that a request names is loaded into it.
+
+    Args:
+        request: see `settled`; what cannot work is refused before anything is loaded.
+        form: how a draft model is kept: its storage and the tokens of its head.
+        model: a name, folder or file.
+        trust: whether to run code that comes with a model.
+        kept: how it is kept: its dtype and storage, and whether it is invariant.
+    """
+    threads.give_way_where_busy()
+    with terminal.progress(f"loading {model}") as tell:
+        import paceline
+        from paceline.core.sampling import SamplingParams
+
+        SamplingParams(**{name: request[name] for name in SAMPLED if name in request})
+        check_drafting(request)
+        with terminal.transformers_is_quiet():
+            target = paceline.load(model, progress=tell, **kept, **trust)
+            if request["draft_model"] is not None:
+                request["draft_model"] = load_draft(request["draft_model"], *form, tell, **trust)
+    return target
 
 
 def tell_written(paths: list[Any]) -> None:

@@ -6,17 +6,10 @@ import sys
 from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
-from paceline.cli import options, render, terminal, threads
-from paceline.cli.calls import (
-    DEFAULT_MODEL,
-    check_draft_storage,
-    check_drafting,
-    load_draft,
-    uses_chat,
-)
-from paceline.cli.inputs import drafter_settings, named_values, read_prompt, read_tools
+from paceline.cli import options, render, terminal
+from paceline.cli.calls import DEFAULT_MODEL, load_for, settled, uses_chat
+from paceline.cli.inputs import drafter_settings, read_prompt
 from paceline.errors import InvalidInput
-from paceline.generate.settings import DRAFTING, with_settings
 
 if TYPE_CHECKING:
     from paceline.generate.api import Generation, LanguageModel, Piece
@@ -26,13 +19,24 @@ DEFAULT_MAX_TOKENS = 128
 
 
 def print_answer(
-    model: LanguageModel, prompt: Any, request: dict[str, Any], *, stream: bool
+    model: LanguageModel,
+    prompt: Any,
+    request: dict[str, Any],
+    *,
+    stream: bool,
+    pieces: list[Piece] | None = None,
 ) -> Generation:
-    """Generate and print: in colour on a terminal, elsewhere the bare text."""
+    """Generate and print: in colour on a terminal, elsewhere the bare text.
+
+    Args:
+        model, prompt, request: what answers, and to what.
+        stream: print the text as it comes.
+        pieces: a list to which they are added; it has what came when the answer is interrupted.
+    """
     from paceline.generate.api import Chunk
 
     console = terminal.out()
-    pieces: list[Piece] = []
+    pieces = [] if pieces is None else pieces
     shown = 0
 
     def show() -> None:
@@ -109,43 +113,20 @@ def generate(
         shared["drafter_options"] or (),
         prediction,
     )
-    for name, option in (
-        ("controller_options", "--controller-option"),
-        ("verify_options", "--verify-option"),
-        ("chat_template_kwargs", "--chat-option"),
-    ):
-        shared[name] = named_values(option, shared[name] or ())
-    shared["tools"] = None if shared["tools"] is None else read_tools(shared["tools"])
-    shared = options.without_defaults({**dict.fromkeys(DRAFTING), **with_settings(shared)})
-    form = shared.pop("draft_storage"), shared.pop("draft_head_tokens")
-    check_draft_storage(shared["draft_model"], *form)
-    trust: dict[str, Any] = {
-        "trust_remote_code": trust_remote_code,
-        "allow_pickle": allow_pickle,
-    }
-    threads.give_way_where_busy()
-    with terminal.progress(f"loading {model}") as tell:
-        import paceline
-        from paceline.core.sampling import SamplingParams
-
-        SamplingParams(**{name: shared[name] for name in options.SAMPLED if name in shared})
-        check_drafting(shared)
-        with terminal.transformers_is_quiet():
-            target = paceline.load(
-                model, dtype=dtype, storage=storage, invariant=invariant, progress=tell, **trust
-            )
-            if shared["draft_model"] is not None:
-                shared["draft_model"] = load_draft(shared["draft_model"], *form, tell, **trust)
+    request, form = settled(shared)
+    trust = {"trust_remote_code": trust_remote_code, "allow_pickle": allow_pickle}
+    kept = {"dtype": dtype, "storage": storage, "invariant": invariant}
+    target = load_for(request, form, model, trust, **kept)
     if isinstance(given, str) and uses_chat(target.tokenizer, raw=raw):
         given = [{"role": "user", "content": given}]
     if n is not None:
-        _several(target, given, shared, n, as_json=as_json)
+        _several(target, given, request, n, as_json=as_json)
     elif as_json:
-        terminal.print_json(target.generate(given, **shared).to_json())
+        terminal.print_json(target.generate(given, **request).to_json())
     else:
         console = terminal.out()
         live = console.is_terminal if stream is None else stream
-        generation = print_answer(target, given, shared, stream=live)
+        generation = print_answer(target, given, request, stream=live)
         legend = terminal.has_colour(console)
         terminal.err().print(render.summary(generation, legend=legend), soft_wrap=True)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import io
 import os
-import signal
 import sys
 from collections.abc import Callable
 from functools import partial
@@ -18,10 +17,12 @@ import paceline
 from paceline.cli import (
     audit,
     bench,
+    chat,
     datastore,
     demo,
     drafters,
     generate,
+    interrupts,
     models,
     plan,
     recommend,
@@ -56,6 +57,8 @@ class Commands(TyperGroup):
                 terminal.error(str(error))
                 raise typer.Exit(2) from error
             except Exception as error:
+                if interrupts.was_interrupted():
+                    raise KeyboardInterrupt from error
                 raise _unexpected(ctx, error) from error
 
     def main(self, *args: Any, **extra: Any) -> Any:
@@ -112,6 +115,7 @@ app = typer.Typer(
 )
 app.command("demo")(demo.demo)
 app.command("generate")(generate.generate)
+app.command("chat")(chat.chat)
 app.command("recommend")(recommend.recommend)
 app.command("bench")(bench.bench)
 app.command("replay")(replay.replay)
@@ -156,18 +160,15 @@ def _paceline(
         terminal.out().print(ctx.get_help())
 
 
-def _interrupt(*_: Any) -> None:
-    """Once: while what was measured is written, a second signal changes nothing."""
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    raise KeyboardInterrupt
-
-
 def main() -> None:
     """Run the command line of this process."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             # A terminal that cannot show a character must not end an answer.
             stream.reconfigure(errors="backslashreplace")
+    if isinstance(sys.stdin, io.TextIOWrapper):
+        # What is no UTF-8 is refused with the prompt, in words.
+        sys.stdin.reconfigure(errors="surrogateescape")
     # `kill`, and a machine that goes down, end a command as Ctrl-C does.
-    signal.signal(signal.SIGTERM, _interrupt)
+    interrupts.install()
     app()

@@ -1,0 +1,94 @@
+"""Ctrl-C and `kill`, clean at any time, also while libraries are being imported.
+
+A KeyboardInterrupt inside an import ends badly: C++ code that runs Python while a module begins
+calls `terminate`, and libraries take it for a module that is missing. So one that comes during an
+import is raised when the import has ended. Nothing heavy is imported here, so that this can be in
+place first.
+"""
+
+from __future__ import annotations
+
+import _thread
+import signal
+import sys
+import threading
+from types import FrameType
+from typing import Any
+
+_LOOK_AGAIN_S = 0.05
+_IMPORT_SYSTEM = "<frozen importlib._bootstrap>"
+
+
+class Terminated(KeyboardInterrupt):
+    """The process was told to end (SIGTERM), rather than to stop what it does."""
+
+
+class _State:
+    """What came, and is not over.
+
+    Args:
+        kind: what is to be raised when an import has ended.
+        seen: whether anything was raised since `forget`.
+    """
+
+    kind: type[KeyboardInterrupt] = KeyboardInterrupt
+    seen: bool = False
+
+
+def install() -> None:
+    """Take over Ctrl-C and SIGTERM in this process."""
+    signal.signal(signal.SIGINT, _at_interrupt)
+    signal.signal(signal.SIGTERM, _at_termination)
+    sys.unraisablehook = _at_unraisable
+
+
+def leave_to_the_system() -> None:
+    """Let a later Ctrl-C end the process at once: everything is written."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
+def was_interrupted() -> bool:
+    """Whether Ctrl-C or SIGTERM came: an error that follows is most likely its doing."""
+    return _State.seen
+
+
+def forget() -> None:
+    """The interruption has been dealt with."""
+    _State.seen = False
+
+
+def _at_interrupt(_: int, frame: FrameType | None) -> None:
+    _State.seen = True
+    if _is_importing(frame):
+        _interrupt_again()
+        return
+    raise _State.kind
+
+
+def _at_termination(number: int, frame: FrameType | None) -> None:
+    """Once: while what was measured is written, a second signal changes nothing."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    _State.kind = Terminated
+    _at_interrupt(number, frame)
+
+
+def _at_unraisable(report: Any) -> None:
+    """An interruption that fell into a destructor or a callback, where it would be lost."""
+    if isinstance(report.exc_value, KeyboardInterrupt):
+        _interrupt_again()
+        return
+    sys.__unraisablehook__(report)
+
+
+def _interrupt_again() -> None:
+    again = threading.Timer(_LOOK_AGAIN_S, _thread.interrupt_main)
+    again.daemon = True
+    again.start()
+
+
+def _is_importing(frame: FrameType | None) -> bool:
+    while frame is not None:
+        if frame.f_code.co_filename == _IMPORT_SYSTEM:
+            return True
+        frame = frame.f_back
+    return False
