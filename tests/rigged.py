@@ -22,7 +22,7 @@ from paceline.core.sampling import SamplingParams
 from paceline.core.target import Committed
 from paceline.core.view import TargetView
 from paceline.drafters.none import NoDrafter
-from paceline.engine.loop import Request, decode
+from paceline.engine.loop import PREFILL_ROWS, Request, decode
 from paceline.sampling.noise import SeededNoise
 from paceline.testing.law import output_law
 from paceline.testing.table import TableTarget
@@ -236,6 +236,7 @@ def run(
     seed: int = 0,
     slot: Any = None,
     controller: Controller | None = None,
+    prefill_rows: int = PREFILL_ROWS,
     **options: Any,
 ) -> Run:
     """Decode one sequence in a slot of our own, and hold the invariants after every event."""
@@ -252,7 +253,7 @@ def run(
         **options,
     )
     result = Run()
-    for event in decode(target, [request]):
+    for event in decode(target, [request], prefill_rows=prefill_rows):
         assert result.reason is None, "an event after the last"
         result.events.append(event)
         if isinstance(event, Round):

@@ -15,9 +15,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from paceline.core import passes
 from paceline.core.drafts import Budget, Draft, Scheme
 from paceline.core.hidden import Hidden, HiddenStates
+from paceline.core.passes import prefill
 from paceline.core.protocols import Noise, Purpose, Verifier, Warp
 from paceline.core.sampling import SamplingParams
 from paceline.core.target import Committed, Need
@@ -159,11 +159,8 @@ def test_greedy_output_is_that_of_plain_decoding(family: str, kind: str, branche
 
 @pytest.mark.parametrize("branches", [False, True], ids=["chain", "tree"])
 @pytest.mark.parametrize("family", ["llama", "gpt2", "gemma2"])
-def test_its_states_are_those_that_hooks_on_the_model_see(
-    family: str, branches: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_its_states_are_those_that_hooks_on_the_model_see(family: str, branches: bool) -> None:
     """To the bit: of the prompt, of each round's root, and of the accepted tokens, no others."""
-    monkeypatch.setattr(passes, "PART", 4)
     model = grown(family)
     seen: dict[int, list[Tensor]] = {}
     layers = model.get_submodule(PLACES.get(family, ("model.layers",))[0])
@@ -181,7 +178,7 @@ def test_its_states_are_those_that_hooks_on_the_model_see(
     target = CachedTarget(HFDecoder(model))
     seen.clear()
     drafter = ScriptedHead(branches=branches)
-    found = run(target, PROMPT, drafter, verifier=rule_of(drafter), max_tokens=30)
+    found = run(target, PROMPT, drafter, verifier=rule_of(drafter), max_tokens=30, prefill_rows=4)
     given = [c.hidden for c in drafter.log if c.hidden is not None]
     assert len(given) == 3 + len(found.rounds), "the prompt in three parts"
     rows = [list(range(4))] * 2 + [list(range(len(PROMPT) - 1 - 8))]
@@ -193,13 +190,11 @@ def test_its_states_are_those_that_hooks_on_the_model_see(
 
 @pytest.mark.parametrize(("family", "kind"), [("llama", "transformers"), ("llama", "lean")])
 @pytest.mark.parametrize("part", [1, 4, 100])
-def test_each_row_stands_beside_the_token_that_followed(
-    family: str, kind: str, part: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_each_row_stands_beside_the_token_that_followed(family: str, kind: str, part: int) -> None:
     """All rows together are those of one plain pass over the text but for its last token."""
-    monkeypatch.setattr(passes, "PART", part)
     model, drafter = grown(family), ScriptedHead()
-    found = run(target_of(family, kind), PROMPT, drafter, max_tokens=30)
+    target = target_of(family, kind)
+    found = run(target, PROMPT, drafter, max_tokens=30, prefill_rows=part)
     text = (*PROMPT, *found.tokens)
     assert tuple(token for c in drafter.log for token in c.tokens) == text
     first, *others = drafter.log
@@ -271,7 +266,7 @@ def test_a_cached_prompt_is_read_again() -> None:
     """What is cached has no states any more."""
     target, drafter = target_of("llama", "lean"), ScriptedHead()
     slot = target.open(60)
-    passes.prefill(target, slot, PROMPT[:8])
+    prefill(target, slot, PROMPT[:8])
     found = run(target, PROMPT, drafter, slot=slot, max_tokens=20)
     assert found.tokens == run(target, PROMPT, max_tokens=20).tokens
     assert drafter.log[0].hidden is not None
