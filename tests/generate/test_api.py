@@ -72,15 +72,15 @@ class TestLoad:
     def test_other_devices_are_refused_and_the_message_says_how(
         self, folder: Path, given: dict[str, Any]
     ) -> None:
-        with pytest.raises(InvalidInput, match=r"decoded on the CPU.*from_pretrained.*device_map="):
+        with pytest.raises(InvalidInput, match=r"run on the CPU.*from_pretrained.*device_map="):
             load(folder, **given)
-        with pytest.raises(InvalidInput, match="decoded on the CPU"):
+        with pytest.raises(InvalidInput, match="run on the CPU"):
             load(tiny_folders.model(), **given)
         for device in ("cpu", torch.device("cpu")):
             assert load(folder, device=device).name == folder.name
 
     def test_wrong_combinations(self, folder: Path) -> None:
-        with pytest.raises(InvalidInput, match="brings its own tokenizer"):
+        with pytest.raises(InvalidInput, match="has its own tokenizer"):
             load(folder, tiny_folders.tokenizer())
         for options in ({"dtype": "float32"}, {"head_tokens": 5}):
             with pytest.raises(InvalidInput, match="for models that Paceline loads itself"):
@@ -291,7 +291,7 @@ class TestRefusals:
                 {"verify": "typical", "verify_options": {"epsilom": 0.1}},
                 "unknown setting of verifier 'typical': 'epsilom'; did you mean 'epsilon'",
             ),
-            ({"verify_options": {"epsilon": 0.1}}, "go with one given by name"),
+            ({"verify_options": {"epsilon": 0.1}}, "settings require a rule given by name"),
             ({"verify": "block", "processors": [max]}, "'block' looks at draft tokens"),
             ({"controller": "fixd"}, "unknown controller 'fixd'; did you mean 'fixed'"),
             ({"controller": FixedController(2), "num_draft_tokens": 2}, "by name"),
@@ -426,7 +426,7 @@ class TestRefusals:
         for form in ({"draft_storage": "int4"}, {"draft_head_tokens": 64}):
             with pytest.raises(InvalidInput, match="the one given is loaded; give its name"):
                 model.generate(PROMPT, draft_model=draft, **form)  # type: ignore[call-overload]
-            with pytest.raises(InvalidInput, match="go with a draft model; give draft_model"):
+            with pytest.raises(InvalidInput, match="require a draft model; give draft_model"):
                 model.generate(PROMPT, **form)  # type: ignore[call-overload]
 
 

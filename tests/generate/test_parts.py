@@ -323,9 +323,9 @@ class TestControllers:
         assert rule(table) == rule(FixedController()) == "token"
 
     def test_an_object_has_its_length(self) -> None:
-        with pytest.raises(InvalidInput, match="num_draft_tokens goes with a controller given by"):
+        with pytest.raises(InvalidInput, match="num_draft_tokens requires a controller given by"):
             make_controller(FixedController(2), 2)
-        with pytest.raises(InvalidInput, match="settings goes with a controller given by"):
+        with pytest.raises(InvalidInput, match="settings requires a controller given by"):
             make_controller(FixedController(2), settings={"num_draft_tokens": 2})
 
     @pytest.mark.parametrize(

@@ -180,7 +180,7 @@ def test_a_dtype_that_is_not_supported(folder, dtype):
 
 
 def test_a_file_of_weights(folder):
-    refuse(InvalidInput, "weights alone; give the folder", folder / "model.safetensors")
+    refuse(InvalidInput, "contains only weights; give the folder", folder / "model.safetensors")
 
 
 def test_a_file_of_another_kind(folder):
@@ -212,7 +212,7 @@ def test_a_folder_without_weights(folder):
 def test_weights_cut_short(folder, keep):
     weights = folder / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:keep])
-    refuse(ModelError, "model.safetensors is damaged or cut short", folder)
+    refuse(ModelError, "model.safetensors is damaged or truncated", folder)
 
 
 def test_an_encoder_decoder(tmp_path):
@@ -223,8 +223,8 @@ def test_an_encoder_decoder(tmp_path):
 @pytest.mark.parametrize(
     ("kind", "message"),
     [
-        ("clip", "'clip', which is no decoder-only language model"),
-        ("whisper", "'whisper', which is no decoder-only"),
+        ("clip", "'clip', which is not a decoder-only language model"),
+        ("whisper", "'whisper', which is not a decoder-only"),
         ("hyperloom", "'hyperloom', which this transformers does not know"),
         (None, "type None, which this transformers does not know"),
     ],
@@ -236,7 +236,7 @@ def test_a_model_of_another_kind(folder, kind, message):
 
 def test_a_model_with_code_of_its_own(folder):
     change_json(folder / "config.json", model_type="own", auto_map={"AutoConfig": "own.Config"})
-    refuse(InvalidInput, "brings Python code .* 'own'.*trust_remote_code=True", folder)
+    refuse(InvalidInput, "contains Python code .* 'own'.*trust_remote_code=True", folder)
     assert resolve(folder, dtype="float32", trust_remote_code=True).folder == folder
 
 
@@ -253,7 +253,7 @@ def test_code_that_is_not_needed_is_not_run(folder):
 def test_a_tokenizer_with_code_of_its_own(folder):
     change_json(folder / "tokenizer_config.json", auto_map={"AutoTokenizer": ["own.Slow", None]})
     (folder / "tokenizer.json").unlink()
-    refuse(InvalidInput, "brings Python code for its tokenizer", folder)
+    refuse(InvalidInput, "contains Python code for its tokenizer", folder)
     assert resolve(folder, dtype="float32", trust_remote_code=True).folder == folder
 
 

@@ -119,11 +119,11 @@ def test_content_in_parts_and_none():
 @pytest.mark.parametrize(
     ("messages", "options", "message"),
     [
-        ("the", {"tools": [{}]}, "go with chat messages; the prompt is a text"),
-        ("the", {"continue_final_message": True}, "go with chat messages"),
+        ("the", {"tools": [{}]}, "require chat messages; the prompt is a text"),
+        ("the", {"continue_final_message": True}, "require chat messages"),
         (MESSAGES, {"continue_final_message": True}, "continues a message of the assistant.*user"),
         (MESSAGES, {"template_kwargs": {"enable_thinkin": True}}, "never reads 'enable_thinkin'"),
-        (MESSAGES, {"template_kwargs": {"tokenize": False}}, "'tokenize' is no value for a chat"),
+        (MESSAGES, {"template_kwargs": {"tokenize": False}}, "'tokenize' is not a value for a chat"),
         (MESSAGES, {"template_kwargs": {"tools": []}}, "'tools' is no value.*option of its own"),
         (MESSAGES, {"tools": "add"}, "tools must be a list of JSON schemas or of functions"),
         (MESSAGES, {"tools": [3]}, "tools must be a list"),

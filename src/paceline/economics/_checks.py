@@ -1,4 +1,4 @@
-"""Checks of numbers that the modules of this package share. NaN fails all of them."""
+"""Number checks that the modules of this package share. NaN fails all of them."""
 
 from __future__ import annotations
 

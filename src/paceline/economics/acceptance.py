@@ -21,11 +21,11 @@ class AcceptanceProfile:
 
     Args:
         rates: the conditional rate at position 0, 1, ..., each in [0, 1].
-        beyond: the rate at every later position; None says that it is not known, and then asking
-            for more positions than `rates` has is an error, not a guess.
+        beyond: the rate at every later position. None means unknown: asking for more positions than
+            `rates` has is then an error, not a guess.
 
     Raises:
-        InvalidInput: a rate is no probability, or there is none at all.
+        InvalidInput: a rate is not a probability, or there is no rate at all.
 
     Example:
         >>> AcceptanceProfile.constant(0.5).unconditional(3)
@@ -41,7 +41,7 @@ class AcceptanceProfile:
         if not self.rates and self.beyond is None:
             raise InvalidInput(
                 "expected the acceptance rate of at least one draft position, got none; "
-                "give a number such as 0.8, or one measured rate a position"
+                "give a number such as 0.8, or one measured rate per position"
             )
         for position, rate in enumerate(self.rates):
             check_probability(f"the acceptance rate at position {position}", rate)
@@ -55,7 +55,7 @@ class AcceptanceProfile:
 
     @classmethod
     def from_unconditional(cls, rates: Sequence[float]) -> AcceptanceProfile:
-        """From the chances that position i is accepted *and all before it*.
+        """From the probabilities that position i is accepted *and all before it*.
 
         These are vLLM's per-position rates, provided that every round drafted the same number of
         tokens. A position that is never reached gets the rate 0, which changes no expectation.
@@ -77,7 +77,7 @@ class AcceptanceProfile:
 
     @property
     def horizon(self) -> int | None:
-        """How many positions are known; None: all."""
+        """The number of known positions; None if all are."""
         return len(self.rates) if self.beyond is None else None
 
     def conditional(self, num_draft_tokens: int) -> tuple[float, ...]:
@@ -94,16 +94,16 @@ class AcceptanceProfile:
         return self.rates + (self.beyond,) * missing
 
     def unconditional(self, num_draft_tokens: int) -> tuple[float, ...]:
-        """The chance that each of the first positions is accepted together with all before it."""
+        """The probability, by position, that it and all positions before it are accepted."""
         return tuple(accumulate(self.conditional(num_draft_tokens), operator.mul))
 
 
 Acceptance = float | Sequence[float] | AcceptanceProfile
-"""One rate for all positions, one *conditional* rate a position, or a profile."""
+"""One rate for all positions, one *conditional* rate per position, or a profile."""
 
 
 def as_profile(acceptance: Acceptance) -> AcceptanceProfile:
-    """The profile that `acceptance` stands for."""
+    """The profile that `acceptance` describes."""
     if isinstance(acceptance, AcceptanceProfile):
         return acceptance
     if isinstance(acceptance, Sequence):

@@ -1,12 +1,12 @@
-"""What speculation gains: expected tokens a round, speed-up over plain decoding, best length.
+"""What speculation gains: expected tokens per round, speed-up over plain decoding, best length.
 
-The model of Leviathan et al. (arXiv 2211.17192, section 3), with its two simplifications lifted
-where measurements exist: the acceptance rate may differ by position, and scoring k + 1 rows may
-cost more than scoring one. Times are in units of one plain target pass.
+The model of Leviathan et al. (arXiv 2211.17192, section 3), without its two simplifications where
+measurements exist: the acceptance rate may differ by position, and scoring k + 1 rows may cost more
+than scoring one. Times are in units of one plain target pass.
 
 Notation: alpha is the acceptance rate of a *tested* draft token, c (`cost`) the time of one draft
-step in target passes, k (`num_draft_tokens`, gamma in the paper) the tokens drafted a round. A
-round yields its accepted tokens and one more, the correction or the bonus.
+step in target passes, k (`num_draft_tokens`, gamma in the paper) the number of tokens drafted per
+round. A round yields its accepted tokens and one more, the correction or the bonus.
 """
 
 from __future__ import annotations
@@ -25,29 +25,29 @@ from paceline.economics.acceptance import Acceptance, as_profile
 from paceline.errors import InvalidInput
 
 MAX_NUM_DRAFT_TOKENS = 64
-"""How far `best_num_draft_tokens` looks where the acceptance profile has no end."""
+"""How far `best_num_draft_tokens` searches if the acceptance profile has no end."""
 
 
 VerifyCost = float | Mapping[int, float] | Callable[[int], float]
-"""T(n) / T(1), the time of a target pass over n = k + 1 rows in passes over one row: one number
-for every n > 1, a table by n, or a function of n. 1.0 says that rows are free, as they are while
-reading the weights takes longer than the arithmetic."""
+"""T(n) / T(1), the time of a target pass over n = k + 1 rows relative to a pass over one row: one
+number for every n > 1, a table by n, or a function of n. 1.0 means that extra rows are free, as
+they are while reading the weights takes longer than the arithmetic."""
 
 
 def expected_accepted_tokens(acceptance: Acceptance, num_draft_tokens: int) -> float:
-    """The expected number of accepted draft tokens a round: sum over i of P(i is accepted)."""
+    """The expected number of accepted draft tokens per round: sum over i of P(i is accepted)."""
     return math.fsum(as_profile(acceptance).unconditional(num_draft_tokens))
 
 
 def expected_tokens(acceptance: Acceptance, num_draft_tokens: int) -> float:
-    """The expected number of tokens a round, the correction or bonus included.
+    """The expected number of tokens per round, including the correction or bonus.
 
     For a constant rate this is (1 - alpha^(k+1)) / (1 - alpha), summed here term by term so that
     alpha = 1 needs no limit. Reads of weights and cache per token fall by this factor.
     (Leviathan et al., equation 1.)
 
     Raises:
-        InvalidInput: a rate outside [0, 1], a negative length, or a length beyond the profile.
+        InvalidInput: a rate is outside [0, 1], or a length is negative or beyond the profile.
 
     Example:
         >>> round(expected_tokens(0.8, 4), 4)
@@ -59,7 +59,7 @@ def expected_tokens(acceptance: Acceptance, num_draft_tokens: int) -> float:
 
 
 def oracle_tokens(alpha: float) -> float:
-    """1 / (1 - alpha): the tokens a round if drafting always stopped at the first rejection.
+    """1 / (1 - alpha): the tokens per round if drafting always stopped at the first rejection.
 
     The limit of `expected_tokens` for ever longer drafts; infinite for alpha = 1.
     """
@@ -70,17 +70,17 @@ def oracle_tokens(alpha: float) -> float:
 def round_cost(
     cost: float, num_draft_tokens: int, verify_cost: VerifyCost = 1.0, overhead: float = 0.0
 ) -> float:
-    """The time of one round in plain target passes: k * c + T(k + 1) / T(1) + overhead.
+    """The time of one round in units of plain target passes: k * c + T(k + 1) / T(1) + overhead.
 
     Args:
-        cost: one draft step. For a drafter that proposes all its tokens in one step whatever k
-            is, give 0 here and the step as `overhead`.
+        cost: the time of one draft step. For a drafter that proposes all its tokens in one step
+            whatever k is, give 0 here and the time of the step as `overhead`.
         num_draft_tokens: k. With k = 0 the round is a plain target pass: exactly 1.
         verify_cost: see `VerifyCost`.
-        overhead: what else a speculative round takes: the verifier, the host.
+        overhead: the rest of a speculative round: the verifier, the host.
 
     Raises:
-        InvalidInput: a negative or infinite cost, or a table without k + 1 rows.
+        InvalidInput: a cost is negative or infinite, or a table has no entry for k + 1 rows.
     """
     check_not_negative("cost", cost)
     check_not_negative("overhead", overhead)
@@ -96,7 +96,7 @@ def speedup(
     verify_cost: VerifyCost = 1.0,
     overhead: float = 0.0,
 ) -> float:
-    """The speed-up over plain decoding: expected tokens a round over the cost of a round.
+    """The speed-up over plain decoding: expected tokens per round over the cost of a round.
 
     Below 1 speculation is slower. The arguments are those of `expected_tokens` and `round_cost`.
     (Leviathan et al., theorem 3.8; with `verify_cost`, MagicDec, arXiv 2408.11049.)
@@ -116,11 +116,11 @@ def best_num_draft_tokens(
     overhead: float = 0.0,
     max_num_draft_tokens: int | None = None,
 ) -> int:
-    """The draft length of the greatest speed-up; 0 where speculation does not pay.
+    """The draft length with the greatest speed-up; 0 if speculation does not pay.
 
     Every length up to `max_num_draft_tokens` is tried, since with a stepped `verify_cost` the
-    speed-up has more than one hill. Of equals the shortest wins. None looks as far as the profile
-    is known, or to `MAX_NUM_DRAFT_TOKENS`.
+    speed-up can have several local maxima. Ties go to the shortest length. None searches as far as
+    the profile is known, or up to `MAX_NUM_DRAFT_TOKENS`.
 
     Example:
         >>> best_num_draft_tokens(0.8, 0.05), best_num_draft_tokens(0.3, 0.9)
@@ -134,10 +134,10 @@ def best_num_draft_tokens(
 
 
 def guaranteed_speedup(alpha: float, cost: float) -> float:
-    """What the best draft length gains at least: (1 + alpha) / (1 + c) if alpha > c, else 1.
+    """A lower bound on the best speed-up: (1 + alpha) / (1 + c) if alpha > c, else 1.
 
     If alpha <= c, no length helps: 1 + alpha + ... + alpha^k <= 1 + k * c. Verification of any
-    length is taken to cost one pass. (Leviathan et al., corollary 3.9.)
+    length is assumed to cost one pass. (Leviathan et al., corollary 3.9.)
     """
     check_probability("the acceptance rate", alpha)
     check_not_negative("cost", cost)
@@ -148,8 +148,8 @@ def acceptance_rate_for(tokens: float, num_draft_tokens: int) -> float | None:
     """The constant acceptance rate at which a round yields `tokens`: `expected_tokens` inverted.
 
     Returns:
-        The least rate that reaches `tokens`; None if even acceptance of everything, which yields
-        k + 1, falls short.
+        The smallest rate that reaches `tokens`; None if even full acceptance, which yields k + 1,
+        falls short.
 
     Example:
         >>> round(acceptance_rate_for(3.3616, 4), 6)
@@ -161,7 +161,7 @@ def acceptance_rate_for(tokens: float, num_draft_tokens: int) -> float | None:
     if expected_tokens(0.0, num_draft_tokens) >= tokens:
         return 0.0
     low, high = 0.0, 1.0
-    # Bisection down to neighbouring floats; the expectation rises strictly in the rate.
+    # Bisection down to adjacent floats; the expectation is strictly increasing in the rate.
     while low < (middle := (low + high) / 2) < high:
         if expected_tokens(middle, num_draft_tokens) < tokens:
             low = middle
@@ -212,7 +212,7 @@ def implied_tokens(
     verify_cost: VerifyCost = 1.0,
     overhead: float = 0.0,
 ) -> float:
-    """The tokens a round that a measured speed-up implies: `speedup` solved for the tokens."""
+    """The tokens per round that a measured speed-up implies: `speedup` solved for the tokens."""
     check_not_negative("measured_speedup", measured_speedup)
     return measured_speedup * round_cost(cost, num_draft_tokens, verify_cost, overhead)
 
@@ -220,14 +220,14 @@ def implied_tokens(
 def arithmetic_overhead(
     acceptance: Acceptance, num_draft_tokens: int, arithmetic_cost: float = 0.0
 ) -> float:
-    """The arithmetic per token, in that of plain decoding: (k * c' + k + 1) / expected tokens.
+    """The arithmetic per token relative to plain decoding: (k * c' + k + 1) / expected tokens.
 
     Args:
         acceptance: see `Acceptance`.
         num_draft_tokens: k.
-        arithmetic_cost: c', the operations of the draft per token over those of the target, about
-            the ratio of their parameter counts. The default counts the target's work alone, as
-            Leviathan et al. do in table 1. (Theorem 3.11.)
+        arithmetic_cost: c', the draft model's operations per token over the target's: about the
+            ratio of their parameter counts. The default counts only the target's work, as Leviathan
+            et al. do in table 1. (Theorem 3.11.)
     """
     check_not_negative("arithmetic_cost", arithmetic_cost)
     work = num_draft_tokens * arithmetic_cost + num_draft_tokens + 1
@@ -236,10 +236,10 @@ def arithmetic_overhead(
 
 @dataclass(frozen=True, slots=True)
 class PlanRow:
-    """What one draft length would give.
+    """The predictions for one draft length.
 
     `expected_tokens` includes the correction or bonus, `accepted_tokens` does not; `speedup` and
-    `arithmetic_overhead` are over plain decoding.
+    `arithmetic_overhead` are relative to plain decoding.
     """
 
     num_draft_tokens: int
@@ -257,7 +257,7 @@ def plan_table(
     overhead: float = 0.0,
     arithmetic_cost: float = 0.0,
 ) -> list[PlanRow]:
-    """One row for each draft length in `lengths`, in their order.
+    """One row for each draft length in `lengths`, in that order.
 
     Example:
         >>> [row] = plan_table(0.8, 0.05, [4])

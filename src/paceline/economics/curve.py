@@ -1,4 +1,4 @@
-"""A line from point to point: what a few measurements say of what lies between them."""
+"""Piecewise linear interpolation between a few measurements."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from collections.abc import Sequence
 def interpolated(
     places: Sequence[float], values: Sequence[float], place: float, slope: float = 0.0
 ) -> float:
-    """The value at `place`: between its neighbours, the first value before them all.
+    """The value at `place`, by linear interpolation; before the first place, the first value.
 
     Args:
-        places: rising, at least one.
-        values: at each of them.
-        place: where.
-        slope: by which the line goes on behind the last place.
+        places: ascending, at least one.
+        values: the value at each place.
+        place: the place at which to interpolate.
+        slope: the slope of the line after the last place.
 
     Example:
         >>> [interpolated([1, 3], [10.0, 20.0], at, 2.0) for at in (0, 2, 3, 4)]

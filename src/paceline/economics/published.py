@@ -1,7 +1,7 @@
-"""Numbers that papers print, as data: what the cost model is checked against.
+"""Numbers printed in papers, as data that the cost model is checked against.
 
-Values are as printed, so they carry the rounding of the paper: speed-ups computed from these
-inputs may differ from the printed ones by .07. A temperature of 0 is greedy decoding.
+Values are as printed, so they include the paper's rounding: speed-ups computed from these inputs
+may differ from the printed ones by .07. A temperature of 0 is greedy decoding.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ LEVIATHAN_TABLE_1 = (
 class SpeedupRow:
     """A row of Leviathan's table 2: the speed-up that the formula expects, and the measured one.
 
-    The formula is no bound: measurements beat it (small) and miss it badly (large).
+    The formula is not a bound: some measurements beat it (small) or fall far short of it (large).
     """
 
     task: str
@@ -120,7 +120,7 @@ printed rates: its best are 2.33, 2.94, 3.45 and 4.79, at 7, 9, 10 and 15 tokens
 
 LEVIATHAN_LENIENT_COST = 0.015
 """The cost of a T5-small step to the third digit; table 2 rounds it to .02. Inferred: of all costs
-in steps of .001 it alone gives those four best values."""
+in steps of .001 only this one gives those four best values."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
-"""What a pass costs by the roofline, and what a drafter costs in memory.
+"""The cost of a pass by the roofline model, and the memory cost of a drafter.
 
 A pass takes as long as the slower of two things: reading the weights and the cache, and doing the
-arithmetic. While reading is slower, more rows are free, and speculation lives on that.
+arithmetic. While reading is slower, extra rows are free, which is what makes speculation pay.
 (MagicDec, arXiv 2408.11049, section 3.)
 """
 
@@ -18,10 +18,10 @@ _MASK_BYTES = 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Machine:
-    """The two rates that bound a pass: bytes read, and arithmetic operations, a second.
+    """The two rates that bound a pass: bytes read and arithmetic operations, both per second.
 
     Raises:
-        InvalidInput: a rate that is not a finite number above 0.
+        InvalidInput: a rate is not a finite number above 0.
     """
 
     bytes_per_second: float
@@ -38,8 +38,8 @@ class ModelSize:
 
     Args:
         num_parameters: the parameters that every token goes through.
-        weight_bytes: what they take in memory.
-        kv_bytes_per_token: what one cached token takes; see `kv_bytes_per_token`.
+        weight_bytes: the memory that they take.
+        kv_bytes_per_token: the memory that one cached token takes; see `kv_bytes_per_token`.
     """
 
     num_parameters: float
@@ -55,7 +55,7 @@ class ModelSize:
 def kv_bytes_per_token(
     *, num_layers: int, num_kv_heads: int, head_dim: int, bytes_per_element: float = 2.0
 ) -> float:
-    """The bytes that one token takes in a cache of keys and values.
+    """The bytes that one token takes in a key-value cache.
 
     Example:
         >>> kv_bytes_per_token(num_layers=24, num_kv_heads=2, head_dim=64)
@@ -69,7 +69,7 @@ def kv_bytes_per_token(
 
 
 def ridge_rows(machine: Machine, bytes_per_parameter: float = 2.0) -> float:
-    """The number of rows at which arithmetic takes as long as reading the weights, no context.
+    """The number of rows at which arithmetic takes as long as reading the weights, without context.
 
     Example:
         >>> h100 = Machine(bytes_per_second=3.35e12, operations_per_second=989e12)
@@ -88,7 +88,7 @@ def pass_seconds(
     Args:
         machine: the hardware.
         model: the model.
-        num_rows: rows over all sequences of the batch.
+        num_rows: the rows of all sequences of the batch.
         num_cached_tokens: the cached tokens of all sequences together.
     """
     check_positive("num_rows", num_rows)
@@ -102,7 +102,7 @@ def pass_seconds(
 def verify_cost(
     machine: Machine, model: ModelSize, batch_size: int = 1, context_length: int = 0
 ) -> Callable[[int], float]:
-    """T(n) / T(1) as the cost model wants it: n rows for each of `batch_size` sequences.
+    """T(n) / T(1) as the cost model needs it: n rows for each of `batch_size` sequences.
 
     Example:
         >>> h100 = Machine(bytes_per_second=3.35e12, operations_per_second=989e12)
@@ -120,9 +120,9 @@ def verify_cost(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpeculationMemory:
-    """The bytes that speculation needs beside the target.
+    """The bytes that speculation needs in addition to the target.
 
-    They come out of the cache of a server, so they lower the greatest batch.
+    They are taken from a server's cache, so they reduce its maximum batch.
     """
 
     weights: float
@@ -133,7 +133,7 @@ class SpeculationMemory:
 
     @property
     def total(self) -> float:
-        """All of it."""
+        """The total."""
         return self.weights + self.cache + self.logits + self.hidden_states + self.mask
 
 
@@ -149,18 +149,18 @@ def speculation_memory(
     hidden_bytes_per_element: float = 2.0,
     tree: bool = False,
 ) -> SpeculationMemory:
-    """What a drafter and the verification of its drafts take in memory.
+    """The memory that a drafter and the verification of its drafts take.
 
     Args:
-        num_draft_tokens: the nodes drafted a round and sequence.
-        vocabulary_size: the width of the logits, held as float32: k + 1 rows of the target.
+        num_draft_tokens: the nodes drafted per round and sequence.
+        vocabulary_size: the width of the logits, stored in float32: k + 1 rows of the target.
         batch_size: how many sequences are decoded together.
         draft: the draft model; None for a drafter without weights.
         num_cached_tokens: the tokens in the draft's cache, all sequences together.
-        soft_draft: whether the drafter's distributions are kept as well, k rows more.
-        hidden_size_per_token: the numbers that a drafter taps from the target a row, 3 times the
-            hidden size for EAGLE-3 say.
-        hidden_bytes_per_element: bytes of each.
+        soft_draft: whether the drafter's distributions are stored too, another k rows.
+        hidden_size_per_token: how many hidden-state values per row a drafter takes from the target;
+            3 times the hidden size for EAGLE-3, for example.
+        hidden_bytes_per_element: the bytes of each value.
         tree: whether drafts are trees, which need a mask of k * k flags.
     """
     check_not_negative("num_draft_tokens", num_draft_tokens)

@@ -2,7 +2,7 @@
 
 Nothing here turns "nothing was drafted" into a zero: a rate without trials is None.
 
-Four different numbers go by the name of acceptance rate. Here they are
+Four different numbers are called "acceptance rate". Here they are
 
 - `acceptance_rate`: accepted / *tested*. A draft token after a rejection is never tested. This is
   alpha of the cost model.
@@ -27,18 +27,20 @@ from paceline.errors import InvalidInput
 
 @dataclass(frozen=True, slots=True)
 class AcceptanceCounts:
-    """What happened to chain drafts, summed over rounds. Immutable; `add` and `+` give new ones.
+    """What happened to chain drafts, summed over rounds.
+
+    Immutable; `add` and `+` return new counts.
 
     Position i is the i-th draft token of a round, from 0.
 
     Args:
-        rounds: all rounds, those with an empty draft included.
+        rounds: all rounds, including those with an empty draft.
         drafted: by position, the rounds that drafted a token there.
         tested: by position, the rounds in which that token was tested: all before it accepted.
         accepted: by position, the rounds in which it was accepted.
 
     Raises:
-        InvalidInput: counts that no rounds could have given.
+        InvalidInput: the counts are impossible for any rounds.
 
     Example:
         >>> counts = AcceptanceCounts.from_rounds([(4, 4), (4, 1), (0, 0)])
@@ -74,7 +76,7 @@ class AcceptanceCounts:
 
     @classmethod
     def from_rounds(cls, rounds: Iterable[tuple[int, int]]) -> AcceptanceCounts:
-        """Count (number drafted, number accepted) pairs, one a round."""
+        """Count (number drafted, number accepted) pairs, one per round."""
         counts = cls()
         for num_drafted, num_accepted in rounds:
             counts = counts.add(num_drafted, num_accepted)
@@ -83,15 +85,15 @@ class AcceptanceCounts:
     def add(
         self, num_drafted: int, num_accepted: int, num_tested: int | None = None
     ) -> AcceptanceCounts:
-        """These counts and one more round.
+        """These counts plus one more round.
 
         Args:
             num_drafted: d, the length of the draft; 0 for plain decoding.
-            num_accepted: a, the accepted tokens that count, none past the end of the sequence.
-                They are positions 0 to a - 1.
+            num_accepted: a, the accepted tokens up to the end of the sequence: positions 0 to a -
+                1.
             num_tested: how many positions were tested. None: the accepted ones and, if a < d, the
-                rejected one. Pass `num_accepted` where the sequence ended at an accepted token:
-                no token was rejected then, and counting one would bias every rate downwards.
+                rejected one. Pass `num_accepted` if the sequence ended at an accepted token: no
+                token was rejected then, and counting one would bias every rate downwards.
 
         Raises:
             InvalidInput: not 0 <= a <= d, or an impossible number of tests.
@@ -118,7 +120,7 @@ class AcceptanceCounts:
         )
 
     def __add__(self, other: AcceptanceCounts) -> AcceptanceCounts:
-        """The counts of both: pooled, so that every round weighs the same."""
+        """The counts of both, pooled so that every round has the same weight."""
         return AcceptanceCounts(
             rounds=self.rounds + other.rounds,
             drafted=_sum_by_position(self.drafted, other.drafted),
@@ -137,7 +139,7 @@ class AcceptanceCounts:
 
     @classmethod
     def from_json(cls, found: Mapping[str, Any]) -> AcceptanceCounts:
-        """From what `to_json` gave.
+        """From the result of `to_json`.
 
         >>> AcceptanceCounts.from_json(AcceptanceCounts.from_rounds([(2, 1)]).to_json()).accepted
         (1, 0)
@@ -151,22 +153,22 @@ class AcceptanceCounts:
 
     @property
     def num_drafts(self) -> int:
-        """The rounds with a draft of at least one token."""
+        """The number of rounds with a draft of at least one token."""
         return self.drafted[0] if self.drafted else 0
 
     @property
     def num_draft_tokens(self) -> int:
-        """All drafted tokens."""
+        """The number of drafted tokens."""
         return sum(self.drafted)
 
     @property
     def num_tested_tokens(self) -> int:
-        """All tested tokens: the accepted ones and those that were rejected."""
+        """The number of tested tokens, accepted and rejected."""
         return sum(self.tested)
 
     @property
     def num_accepted_tokens(self) -> int:
-        """All accepted tokens, without the corrections and bonus tokens."""
+        """The number of accepted tokens, without corrections and bonus tokens."""
         return sum(self.accepted)
 
 
@@ -180,10 +182,10 @@ class Interval:
 
 
 def draft_acceptance_rate(counts: AcceptanceCounts) -> float | None:
-    """Accepted / drafted tokens, those after a rejection included; None if nothing was drafted.
+    """Accepted / drafted tokens, including those after a rejection; None if nothing was drafted.
 
-    It has no binomial interval: the tokens of a draft are accepted in a row or not at all, so
-    they are not independent trials. For an interval resample whole rounds.
+    It has no binomial interval: a token is only accepted if all before it were, so the tokens of a
+    draft are not independent trials. For an interval, resample whole rounds.
     """
     return _ratio(counts.num_accepted_tokens, counts.num_draft_tokens)
 
@@ -191,9 +193,9 @@ def draft_acceptance_rate(counts: AcceptanceCounts) -> float | None:
 def acceptance_rate(counts: AcceptanceCounts) -> float | None:
     """Accepted / tested tokens: the maximum-likelihood alpha of the i.i.d. model.
 
-    A round with a of d accepted has the likelihood alpha^a, times (1 - alpha) if a < d. The
-    product over rounds is alpha^accepted * (1 - alpha)^(tested - accepted), with its maximum at
-    accepted / tested, whatever the lengths of the drafts. None if nothing was tested.
+    A round with a of d accepted has likelihood alpha^a, times (1 - alpha) if a < d. The product
+    over rounds is alpha^accepted * (1 - alpha)^(tested - accepted), with its maximum at accepted /
+    tested, whatever the lengths of the drafts. None if nothing was tested.
 
     Example:
         >>> acceptance_rate(AcceptanceCounts.from_rounds([(4, 3), (4, 4)]))
@@ -203,9 +205,9 @@ def acceptance_rate(counts: AcceptanceCounts) -> float | None:
 
 
 def acceptance_rate_interval(counts: AcceptanceCounts, confidence: float = 0.95) -> Interval | None:
-    """The Wilson interval of `acceptance_rate`, if tests are independent and alike.
+    """The Wilson interval of `acceptance_rate`, for independent, identically distributed tests.
 
-    Where the rate differs by position, or text to text, it is too narrow.
+    If the rate differs between positions or texts, it is too narrow.
     """
     return wilson_interval(counts.num_accepted_tokens, counts.num_tested_tokens, confidence)
 
@@ -213,10 +215,10 @@ def acceptance_rate_interval(counts: AcceptanceCounts, confidence: float = 0.95)
 def acceptance_rate_per_position(counts: AcceptanceCounts) -> tuple[float, ...] | None:
     """Accepted at i / drafts, by position: vLLM's unconditional rates. None without a draft.
 
-    The divisor is the number of *all* drafts at every position, those too short to have a
-    position i included. So the rates never increase, and 1 plus their sum is
+    At every position the divisor is the number of *all* drafts, including those too short to have a
+    position i. So the rates never increase, and 1 plus their sum is
     `mean_acceptance_length_per_draft`. With drafts of different lengths a low rate may mean short
-    drafts; the conditional rates tell the two apart.
+    drafts; the conditional rates distinguish the two.
     """
     if not counts.num_drafts:
         return None
@@ -226,9 +228,9 @@ def acceptance_rate_per_position(counts: AcceptanceCounts) -> tuple[float, ...] 
 def conditional_acceptance_rate_per_position(
     counts: AcceptanceCounts,
 ) -> tuple[float | None, ...] | None:
-    """Accepted at i / tested at i, by position; None where nothing was tested.
+    """Accepted at i / tested at i, by position; None if nothing was tested there.
 
-    If one position was never tested, none after it was. The rates before it make the
+    If one position was never tested, none after it was. The rates before it form the
     `AcceptanceProfile` of the cost model.
     """
     if not counts.num_drafts:
@@ -239,7 +241,7 @@ def conditional_acceptance_rate_per_position(
 def conditional_acceptance_interval_per_position(
     counts: AcceptanceCounts, confidence: float = 0.95
 ) -> tuple[Interval | None, ...] | None:
-    """The Wilson interval of each conditional rate. Tests of one position are one a round."""
+    """The Wilson interval of each conditional rate. A position is tested at most once per round."""
     if not counts.num_drafts:
         return None
     return tuple(
@@ -249,10 +251,12 @@ def conditional_acceptance_interval_per_position(
 
 
 def mean_acceptance_length(counts: AcceptanceCounts) -> float | None:
-    """Tokens a round with the correction or bonus: 1 + accepted / rounds. None without a round.
+    """Tokens per round including the correction or bonus: 1 + accepted / rounds.
 
-    Rounds with an empty draft count, as each is a target pass: plain decoding is 1.00, and this
-    is the factor by which target passes become fewer.
+    None without a round.
+
+    Rounds with an empty draft count, as each is a target pass: plain decoding is 1.00, and this is
+    the factor by which the number of target passes falls.
     """
     accepted = _ratio(counts.num_accepted_tokens, counts.rounds)
     return None if accepted is None else 1.0 + accepted
@@ -262,7 +266,8 @@ def mean_acceptance_length_per_draft(counts: AcceptanceCounts) -> float | None:
     """1 + accepted / drafts, as vLLM reports it: rounds with an empty draft do not count.
 
     Equal to `mean_acceptance_length` if every round drafted. For a drafter that often has nothing
-    to propose it is the higher one, and tells how good the drafts are, not how fast decoding is.
+    to propose it is the higher of the two; it measures how good the drafts are, not how fast
+    decoding is.
     """
     accepted = _ratio(counts.num_accepted_tokens, counts.num_drafts)
     return None if accepted is None else 1.0 + accepted
@@ -275,8 +280,8 @@ def mean_acceptance_length_interval(
 
     The counts by position hold the whole distribution of the accepted length a (accepted at i is
     the number of rounds with a > i), so the variance over rounds is exact: the sum of a^2 is that
-    of (2 i + 1) * accepted[i]. Cut to the possible values. None where rounds do not vary (fewer
-    than two, or all alike): the spread cannot be told from them.
+    of (2 i + 1) * accepted[i]. Clipped to the possible values. None if rounds do not vary (fewer
+    than two, or all alike): the spread cannot be estimated from them.
     """
     z = _two_sided_z(confidence)
     mean = mean_acceptance_length(counts)
@@ -284,7 +289,7 @@ def mean_acceptance_length_interval(
         return None
     n, total = counts.rounds, counts.num_accepted_tokens
     total_of_squares = sum((2 * i + 1) * count for i, count in enumerate(counts.accepted))
-    # In integers, so that rounds that are all alike give exactly 0.
+    # In integers, so that identical rounds give exactly 0.
     scaled_variance = n * total_of_squares - total * total
     if scaled_variance == 0:
         return None
@@ -297,12 +302,12 @@ def wilson_interval(successes: int, trials: int, confidence: float = 0.95) -> In
     """The Wilson score interval of a binomial proportion; None without trials.
 
     All rates r with |successes / trials - r| <= z * sqrt(r * (1 - r) / trials). Unlike the normal
-    interval it stays within [0, 1] and keeps a width at 0 and at 1. On average over the rates it
-    covers as often as it says; for single rates near 0 or 1 it may fall short.
-    (Wilson 1927; Newcombe 1998, method 3.)
+    interval it stays within [0, 1] and keeps a width at 0 and at 1. Averaged over rates it has its
+    nominal coverage; for single rates near 0 or 1 the coverage may be lower. (Wilson 1927; Newcombe
+    1998, method 3.)
 
     Raises:
-        InvalidInput: not 0 <= successes <= trials, or a confidence not between 0 and 1.
+        InvalidInput: not 0 <= successes <= trials, or the confidence is not between 0 and 1.
 
     Example:
         >>> interval = wilson_interval(81, 263)

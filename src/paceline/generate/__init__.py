@@ -1,1 +1,1 @@
-"""One call: options, plug-ins by name, the answer in the making."""
+"""One call: options, plug-ins by name, and the answer."""

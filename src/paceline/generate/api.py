@@ -1,4 +1,4 @@
-"""The Python door: `load` a model, then `generate` or `stream`. Here the parts are put together."""
+"""The Python interface: `load` a model, then `generate` or `stream`. It assembles the parts."""
 
 from __future__ import annotations
 
@@ -62,26 +62,26 @@ def load(
     """Load a model to decode with, or to draft with.
 
     Args:
-        source: a known name (`paceline models` lists them), a folder in Hugging Face layout, a
-            GGUF file, a hub name, or a model of `transformers` that you hold.
-        tokenizer: its tokenizer; needed for text with a model that you hold.
-        dtype: "auto", "float32" or "bfloat16". "auto" is the dtype of the files, and for GGUF
-            files bfloat16 where the processor multiplies it.
-        storage: how weights are kept: "auto" packs them for the CPU where that is faster, "plain"
-            does not; "int8" and "int4" are for draft models, which may be as coarse as they like.
-        head_tokens: cut the output head to this many of the most frequent tokens, or to these
-            ids, and those of the text so far; for draft models alone, since a target could say
-            little else.
-        invariant: decode in passes of one fixed shape, so that the tokens are the same, to the
-            bit, whatever is drafted.
+        source: a known name (`paceline models` lists them), a folder in Hugging Face layout, a GGUF
+            file, a hub name, or a loaded model of `transformers`.
+        tokenizer: its tokenizer; needed for text with a loaded model.
+        dtype: "auto", "float32" or "bfloat16". "auto" is the dtype of the files, and for GGUF files
+            bfloat16 if the processor has instructions for it.
+        storage: how weights are stored: "auto" packs them for the CPU where that is faster, "plain"
+            does not; "int8" and "int4" are for draft models, which need not be accurate.
+        head_tokens: cut the output head to this many of the most frequent tokens, or to these ids,
+            plus the tokens of the text so far; for draft models only, since it limits what the
+            model can say.
+        invariant: decode in passes of one fixed shape, so that the tokens are bit for bit the same
+            whatever is drafted.
         trust_remote_code: run the Python code that comes with the model.
-        allow_pickle: unpickle weights where there are no safetensors. That runs any code in them.
-        device, device_map: "cpu" or None. For another device load the model with transformers
-            and give it here: it runs where its weights are.
+        allow_pickle: unpickle weights if there are no safetensors. That runs any code in them.
+        device, device_map: "cpu" or None. For another device load the model with transformers and
+            pass it here: it runs where its weights are.
         progress: called with (done, total, text) during slow steps.
 
     Raises:
-        PacelineError: the message says what was expected, what came and what to do.
+        PacelineError: the message says what was expected, what was given and what to do.
 
     Example:
         >>> model = load("smollm2-135m")  # doctest: +SKIP
@@ -92,7 +92,7 @@ def load(
     loading.check_device(device, device_map)
     if isinstance(source, (str, Path)):
         if tokenizer is not None:
-            raise InvalidInput("a model given by name brings its own tokenizer; leave it out")
+            raise InvalidInput("a model given by name has its own tokenizer; leave it out")
         found = loading.find_model(
             source,
             dtype=dtype,
@@ -118,17 +118,17 @@ def load_draft(
     allow_pickle: bool = False,
     progress: Progress | None = None,
 ) -> LanguageModel:
-    """Load a model to draft with, as cheap as pays on this machine.
+    """Load a model to draft with, in the cheapest form that pays off on this machine.
 
-    This is what `generate` does with a draft model that is given by name. Load it yourself to
-    share it between targets.
+    This is what `generate` does with a draft model given by name. Load it yourself to share it
+    between targets.
 
     Args:
         source: as for `load`, a name or a path.
-        storage: how its weights are kept; None is int4 or int8 where that is fast and the model
-            is large enough to wait for its memory, else "auto".
-        head_tokens: cut its output head to this many of the most frequent tokens; None is 48,000
-            where the vocabulary is clearly larger, "all" leaves the head whole.
+        storage: how its weights are stored; None means int4 or int8 if that is fast and the model
+            is large enough to be limited by memory bandwidth, else "auto".
+        head_tokens: cut its output head to this many of the most frequent tokens; None means 48,000
+            if the vocabulary is clearly larger, "all" keeps the whole head.
         trust_remote_code, allow_pickle, progress: as for `load`.
 
     Raises:
@@ -179,9 +179,10 @@ class LanguageModel:
     eos_token_ids: frozenset[int]
     load_seconds: float = 0.0
     form: DraftForm | None = None
-    """Of one from `load_draft`: how its weights are kept."""
+    """For a model from `load_draft`: how its weights are stored."""
     sampling_defaults: Mapping[str, float] = field(default_factory=dict)
-    """The sampling options that its generation config sets; those of a call win."""
+    """The sampling options that its generation config sets; the options of a call take
+    precedence."""
     _drafts: DraftModels = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -189,7 +190,7 @@ class LanguageModel:
         object.__setattr__(self, "_drafts", drafts)
 
     def __repr__(self) -> str:
-        """The name, and how a draft model is kept; a tokenizer would fill the screen."""
+        """The name, and how a draft model is stored; a tokenizer would fill the screen."""
         return f"<LanguageModel {self.name}{'' if self.form is None else f': {self.form}'}>"
 
     @property
@@ -212,12 +213,12 @@ class LanguageModel:
 
         Args:
             prompt: a text, chat messages, or token ids.
-            n: this many independent samples, as a list; None is one answer. The i-th of them is
-                what `seed + i` gives alone.
+            n: return n independent samples, as a list; None returns one answer. The i-th sample is
+                what `seed + i` gives on its own.
             options: see `Options`.
 
         Raises:
-            InvalidInput: an option or prompt that cannot be used.
+            InvalidInput: an option or prompt is invalid.
         """
         if n is None:
             return self._run(self._jobs([prompt], options))[0]
@@ -227,9 +228,9 @@ class LanguageModel:
     def generate_batch(
         self, prompts: Sequence[Prompt], **options: Unpack[Options]
     ) -> list[Generation]:
-        """Answer several prompts together, one target pass a round for all of them.
+        """Answer several prompts together, with one target pass per round for all of them.
 
-        Each gets what it would get alone, with the same seed.
+        Each gets the answer that it would get alone with the same seed.
         """
         if isinstance(prompts, (str, Mapping)) or not isinstance(prompts, Sequence):
             raise InvalidInput(
@@ -239,7 +240,7 @@ class LanguageModel:
         return self._run(self._jobs(prompts, options))
 
     def prepare(self, prompts: Sequence[Prompt], **options: Unpack[Options]) -> list[Job]:
-        """What `generate_batch` would ask of the engine; runs nothing.
+        """The requests that `generate_batch` would pass to the engine; runs nothing.
 
         For tools that look inside a run: each job has its `request`.
         """
@@ -250,11 +251,11 @@ class LanguageModel:
         return jobs.finish(events, batch, self.load_seconds)
 
     def stream(self, prompt: Prompt, **options: Unpack[Options]) -> Generator[Chunk | Generation]:
-        """Answer a prompt piece by piece: `Chunk`s as they come, then the `Generation`.
+        """Answer a prompt piece by piece: `Chunk`s as they are ready, then the `Generation`.
 
-        Characters are never split, and nothing that may yet turn out to be a stop string is
-        shown. Closing the iterator stops the generation. Options and prompts that cannot be
-        used raise here, before the first piece is asked for.
+        Characters are never split, and text that may still turn out to be a stop string is held
+        back. Closing the iterator stops the generation. Invalid options and prompts raise here,
+        before the first piece is requested.
         """
         (job,) = self._jobs([prompt], options)
         events = decode(self.target, [job.request])
@@ -269,7 +270,7 @@ class LanguageModel:
         return SamplingParams(**{**self.sampling_defaults, **options})
 
     def drafter(self, **options: Unpack[Options]) -> Drafter:
-        """The drafter that these options stand for, as `generate` makes it.
+        """The drafter that these options describe, as `generate` makes it.
 
         A draft model given by name is loaded, once.
         """
@@ -280,10 +281,10 @@ class LanguageModel:
 
         Args:
             prompt: a text, chat messages, or token ids.
-            chat: what the template is given besides messages.
+            chat: what the template receives in addition to the messages.
 
         Raises:
-            InvalidInput: a prompt that cannot be used, or chat options without messages.
+            InvalidInput: the prompt is invalid, or there are chat options without messages.
         """
         if isinstance(prompt, str):
             return encode_prompt(self._needed_tokenizer("a text prompt"), prompt, chat=chat)
@@ -307,10 +308,10 @@ class LanguageModel:
     def _jobs(
         self, prompts: Sequence[Prompt], options: Options, *, samples: bool = False
     ) -> list[Job]:
-        """Turn options into requests; everything that can be wrong with them is found here.
+        """Turn options into requests; everything that can be wrong with them is detected here.
 
-        Every prompt gets the seed of the options, or a fresh one; `samples` of one prompt get one
-        after the other.
+        Every prompt gets the seed of the options, or a fresh one; `samples` of one prompt get
+        consecutive seeds.
         """
         values = checked({**self.sampling_defaults, **options})
         if not prompts:

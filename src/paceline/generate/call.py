@@ -1,4 +1,4 @@
-"""One call: its options resolved into parts, from which each prompt gets its request."""
+"""One call: its options resolved into parts, from which each prompt's request is made."""
 
 from __future__ import annotations
 
@@ -34,15 +34,15 @@ _SAMPLING = SamplingParams.__dataclass_fields__.keys()
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Call:
-    """What every prompt of a call shares.
+    """What all prompts of a call share.
 
     Args:
-        target, tokenizer: of the model that answers.
-        drafter, controller, verifier: the parts.
+        target, tokenizer: those of the model that answers.
+        drafter, controller, verifier: the plug-ins.
         draft: what was chosen for the draft model, in one line; None without one.
         params: how a token is drawn.
-        stops: the texts that end an answer.
-        stop_token_ids: the tokens that do.
+        stops: the strings that end an answer.
+        stop_token_ids: the tokens that end an answer.
         max_tokens, min_tokens, logprobs, processors, draft_processors: see `Request`.
     """
 
@@ -62,14 +62,14 @@ class Call:
     draft_processors: Sequence[Processor]
 
     def seed(self) -> int:
-        """The seed that was asked for, or a fresh one."""
+        """The given seed, or a fresh one."""
         return secrets.randbits(63) if self.params.seed is None else self.params.seed
 
     def job(self, prompt: Sequence[int], seed: int) -> Job:
-        """The answer to one prompt, in the making.
+        """The unfinished answer to one prompt.
 
         Raises:
-            InvalidInput: a prompt that cannot be answered with these options.
+            InvalidInput: the prompt cannot be answered with these options.
         """
         text = None
         if self.tokenizer is not None:
@@ -102,15 +102,15 @@ def resolve(
     eos_token_ids: frozenset[int],
     drafts: DraftModels,
 ) -> Call:
-    """Turn options into the parts of a call; what can be wrong with them is found here.
+    """Turn options into the parts of a call; all errors in them are detected here.
 
     Args:
-        values: every option of the Python door, see `options.checked`.
-        target, tokenizer, eos_token_ids: of the model that answers.
+        values: every option of the Python interface, see `options.checked`.
+        target, tokenizer, eos_token_ids: those of the model that answers.
         drafts: its draft models; one given by name is loaded, once.
 
     Raises:
-        PacelineError: options that cannot be used, alone or together.
+        PacelineError: an option, or a combination of options, is invalid.
     """
     params = SamplingParams(**{name: values[name] for name in _SAMPLING})
     rule = named_rule(values["verify"], values["verify_options"])

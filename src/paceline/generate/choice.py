@@ -1,4 +1,4 @@
-"""Which drafter a call means, and from what it is to be built: checked before anything is loaded.
+"""Which drafter a call means, and what to build it from: checked before anything is loaded.
 
 Nothing here imports torch.
 """
@@ -24,13 +24,13 @@ _MEMBERS: dict[plugins.Kind, tuple[str, ...]] = {
 
 
 class Choice(NamedTuple):
-    """A registered drafter and what it is to be built from.
+    """A registered drafter and what to build it from.
 
     Args:
-        name: under which it is registered.
-        settings: without the draft model.
-        draft_model: as it was given; None for a drafter that needs none.
-        parts: the drafters that it combines, where it combines some.
+        name: the name under which it is registered.
+        settings: its settings, without the draft model.
+        draft_model: the draft model as it was given; None for a drafter that needs none.
+        parts: the drafters that it combines, if any.
     """
 
     name: str
@@ -39,7 +39,7 @@ class Choice(NamedTuple):
     parts: tuple[Choice | Drafter, ...] = ()
 
     def with_draft_models(self) -> Iterator[Choice]:
-        """The choices, this one or its parts, that draft with a model."""
+        """The choices (this one or its parts) that draft with a model."""
         if self.draft_model is not None:
             yield self
         for part in self.parts:
@@ -48,7 +48,7 @@ class Choice(NamedTuple):
 
 
 _COMBINED = "ngram,model"
-"""What a drafter that combines others does where nobody says which."""
+"""The drafter that combines others if none is named."""
 
 
 def choose_drafter(
@@ -61,18 +61,19 @@ def choose_drafter(
     """Check that a drafter, its settings and a draft model go together; builds nothing.
 
     Args:
-        drafter: a registered name; None is "model" where a draft model is given, else "ngram".
-            Several, in a list or with commas between them, are a "cascade" of them.
-        settings: of the drafter. The setting `model` of a drafter that needs a draft model is
-            another way to give one. Of a drafter that combines others: its own, and theirs, which
-            may carry the name of the one that they are for, as in "ngram.max_ngram".
-        draft_model: in any form.
-        option: what the caller calls the draft model.
+        drafter: a registered name; None means "model" if a draft model is given, else "ngram".
+            Several names, in a list or separated by commas, mean a "cascade" of them.
+        settings: the settings of the drafter. For a drafter that needs a draft model, the setting
+            `model` is another way to give one. A drafter that combines others takes its own
+            settings and theirs, optionally prefixed with the drafter's name, as in
+            "ngram.max_ngram".
+        draft_model: the draft model, in any form.
+        option: what the caller calls the draft model option.
 
     Raises:
-        UnknownName: no such drafter, or no such setting of it.
-        InvalidInput: a drafter without the draft model or another setting that it needs, with
-            two draft models, or with one that it does not take.
+        UnknownName: there is no such drafter, or it has no such setting.
+        InvalidInput: the drafter lacks a draft model or another setting that it needs, or is given
+            two draft models, or one that it does not take.
 
     Example:
         >>> choose_drafter(None, {"max_ngram": 4})
@@ -114,7 +115,7 @@ def choose_drafter(
 
 
 def _several(drafter: Any) -> list[Any] | None:
-    """Several drafters or their names; None where it is one name."""
+    """Several drafters or their names; None if it is one name."""
     if isinstance(drafter, str):
         found: list[Any] = [name.strip() for name in drafter.split(",")]
     elif isinstance(drafter, Sequence) and drafter:
@@ -128,7 +129,7 @@ def _several(drafter: Any) -> list[Any] | None:
 
 
 def _members(given: Any) -> list[Any]:
-    """What a drafter that combines others combines: names, or drafters."""
+    """The drafters, or their names, that a combining drafter combines."""
     given = given.split(",") if isinstance(given, str) else given
     if not isinstance(given, Iterable):
         raise InvalidInput(f"drafters must be a list of names or drafters; it is {given!r:.80}")
@@ -139,8 +140,8 @@ def needs_draft_model(drafter: str, settings: Mapping[str, Any]) -> bool:
     """Whether a drafter given by name, or one of those that it combines, drafts with a model.
 
     Raises:
-        UnknownName: no such drafter.
-        InvalidInput: a setting `drafters` that is no list.
+        UnknownName: there is no such drafter.
+        InvalidInput: the setting `drafters` is not a list.
 
     Example:
         >>> needs_draft_model("hybrid", {"drafters": "ngram, recycling"})
@@ -160,7 +161,7 @@ def needs_draft_model(drafter: str, settings: Mapping[str, Any]) -> bool:
 def _choose_parts(
     plugin: Plugin, settings: dict[str, Any], draft_model: Any, option: str
 ) -> Choice:
-    """The choice of a drafter that combines others, and of those."""
+    """The choice of a drafter that combines others, and of its parts."""
     members = _members(settings.pop("drafters", _COMBINED))
     named = [part for part in members if isinstance(part, str)]
     own, theirs = _settings_by_part(plugin, named, settings)
@@ -193,11 +194,11 @@ def _choose_parts(
 def _settings_by_part(
     plugin: Plugin, parts: Sequence[str], settings: Mapping[str, Any]
 ) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
-    """The settings of the combination itself, and those of each part.
+    """The settings of the combination itself and those of each part.
 
     Raises:
-        UnknownName: a setting that nobody has.
-        InvalidInput: one that several parts have, which does not say whose it is.
+        UnknownName: none of them has the setting.
+        InvalidInput: several parts have the setting, and it does not say whose it is.
     """
     own: dict[str, Any] = {}
     theirs: dict[str, dict[str, Any]] = {part: {} for part in parts}
@@ -228,16 +229,17 @@ def choose(
     settings: Mapping[str, Any] | None = None,
     draft_model: Any = None,
 ) -> Choice | Drafter:
-    """As `choose_drafter`; a drafter, which has its settings, stays as it is.
+    """Like `choose_drafter`; a drafter object has its settings and stays as it is.
 
     Raises:
-        InvalidInput: see `choose_drafter`; a drafter, and settings or a draft model as well.
+        InvalidInput: see `choose_drafter`; or settings or a draft model are given with a drafter
+            object.
     """
     if drafter is None or isinstance(drafter, (str, list, tuple)):
         return choose_drafter(drafter, settings, draft_model)
     if settings or draft_model is not None:
         raise InvalidInput(
-            "settings and a draft model go with a drafter given by name; the drafter given "
+            "settings and a draft model require a drafter given by name; the drafter given "
             "has its settings already"
         )
     check_members("drafter", "drafter", drafter)
@@ -245,7 +247,7 @@ def choose(
 
 
 def checked_settings(settings: Any, of: str = "a drafter") -> dict[str, Any]:
-    """A copy; None is no settings."""
+    """A copy; None means no settings."""
     if settings is None:
         return {}
     if not isinstance(settings, Mapping) or not all(isinstance(name, str) for name in settings):
@@ -256,7 +258,7 @@ def checked_settings(settings: Any, of: str = "a drafter") -> dict[str, Any]:
 
 
 def check_members(kind: plugins.Kind, option: str, given: Any) -> None:
-    """Refuse an object that cannot be a plug-in of the kind, or is a class and not an object."""
+    """Refuse an object that cannot be a plug-in of the kind, or a class instead of an object."""
     missing = [name for name in _MEMBERS[kind] if not hasattr(given, name)]
     if missing or isinstance(given, type):
         reason = f"has no {missing[0]}" if missing else "is a class; make an object of it"

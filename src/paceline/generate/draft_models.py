@@ -1,4 +1,4 @@
-"""The draft models of one target: each is loaded once, and compared with the target once."""
+"""The draft models of one target: each is loaded and compared with the target once."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ from paceline.targets.hf.draft import draft_decoder_of
 
 
 class OpenDraft(NamedTuple):
-    """A draft model that is ready.
+    """A draft model that is ready to use.
 
     Args:
-        source: what it was made of: a loaded model, a target, or a model of `transformers`.
-        target: it.
-        tokenizer: its own; None where it is not known.
-        form: how it was loaded, where that was chosen by `drafts.cheapest_form`.
+        source: what it was made from: a loaded model, a target, or a model of `transformers`.
+        target: the draft model as a target.
+        tokenizer: its own tokenizer; None if unknown.
+        form: how it was loaded, if `drafts.cheapest_form` chose that.
     """
 
     source: Any
@@ -41,7 +41,7 @@ class OpenDraft(NamedTuple):
 
 
 Opener = Callable[[str | Path, Storage | None, HeadTokens], Any]
-"""Loads a draft model, as `api.load_draft` does."""
+"""Loads a draft model like `api.load_draft`."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -49,9 +49,9 @@ class DraftModels:
     """The draft models of one target.
 
     Args:
-        target: what is known of the target; None where that comes with each call.
-        tokenizer: its tokenizer; None where it is not known.
-        load: loads one by name or path.
+        target: what is known about the target; None if that comes with each call.
+        tokenizer: its tokenizer; None if unknown.
+        load: loads a draft model by name or path.
     """
 
     target: TargetInfo | None
@@ -64,15 +64,15 @@ class DraftModels:
     def open(
         self, choice: Choice, storage: Storage | None = None, head_tokens: HeadTokens = None
     ) -> dict[int, OpenDraft]:
-        """The draft models that a choice names, by the `id` of what names them.
+        """The draft models that a choice names, keyed by the `id` of what names them.
 
         Raises:
-            PacelineError: one that cannot be loaded, or does not go with the target.
+            PacelineError: one cannot be loaded, or does not match the target.
         """
         found: dict[int, OpenDraft] = {}
         for part in choice.with_draft_models():
             translates = plugins.find("drafter", part.name).traits.translates
-            with self._lock:  # a second thread waits for the model rather than load it too
+            with self._lock:  # a second thread waits for the model instead of loading it too
                 source = self._source(part.draft_model, storage, head_tokens)
                 draft = opened(source, storage, head_tokens)
                 if not translates:
@@ -80,7 +80,7 @@ class DraftModels:
             found[id(part.draft_model)] = draft
         if (storage is not None or head_tokens is not None) and not found:
             raise InvalidInput(
-                "draft_storage and draft_head_tokens go with a draft model; give draft_model, or "
+                "draft_storage and draft_head_tokens require a draft model; give draft_model, or "
                 "leave them out"
             )
         return found
@@ -94,8 +94,8 @@ class DraftModels:
         said = storage is not None or head_tokens is not None
         if said and not isinstance(given, nn.Module):
             raise InvalidInput(
-                "draft_storage and draft_head_tokens say how a draft model is kept, and the one "
-                "given is kept as it was loaded; give its name or path, or a model of "
+                "draft_storage and draft_head_tokens say how a draft model is stored, and the one "
+                "given stays as it was loaded; give its name or path, or a model of "
                 "transformers, or leave them out"
             )
         return given
@@ -114,17 +114,17 @@ class DraftModels:
 def opened(
     source: Any, storage: Storage | None = None, head_tokens: HeadTokens = None
 ) -> OpenDraft:
-    """A draft model in any form but a name: a loaded one, a target, or one of `transformers`.
+    """A draft model in any form except a name: a loaded one, a target, or one of `transformers`.
 
-    Of a model of transformers a coarse copy is made where that pays, see `targets.hf.draft`; it
-    stays as it is.
+    For a model of transformers, a coarse copy is made if that pays, see `targets.hf.draft`; the
+    model itself is not changed.
 
     Args:
         source: the model.
-        storage, head_tokens: of that copy; None is what pays.
+        storage, head_tokens: the form of that copy; None chooses what pays.
 
     Raises:
-        InvalidInput: something else; a copy that cannot be made.
+        InvalidInput: it is something else, or the copy cannot be made.
     """
     if isinstance(source, nn.Module):
         return _of_module(source, storage, head_tokens)
@@ -145,8 +145,8 @@ def _of_module(source: nn.Module, storage: Storage | None, head_tokens: HeadToke
     if not look.is_lean:
         if storage is not None or head_tokens is not None:
             raise InvalidInput(
-                "draft_storage and draft_head_tokens need the lean decoder, which does not take "
-                f"this draft model: {look.reason}; leave these options out"
+                "draft_storage and draft_head_tokens need the lean decoder, which does not "
+                f"support this draft model: {look.reason}; leave these options out"
             )
         return OpenDraft(source, CachedTarget(decoder_of(source, look)))
     # The tokenizers of the lean families all number their tokens by frequency.

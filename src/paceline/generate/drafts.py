@@ -1,8 +1,8 @@
-"""A draft model as cheap as pays on this machine: the one policy of every door.
+"""The cheapest form of a draft model that pays on this machine: one policy for all interfaces.
 
-Drafts are verified, so a draft model may be coarse. What is chosen where nothing was said is what
-docs/benchmarks.md found best, as far as it pays for this model on this machine: weights in int4, an
-output head of the most frequent tokens, and the tree of one path with leaves.
+Drafts are verified, so a draft model may be coarse. The defaults are what docs/benchmarks.md found
+best, as far as they pay for this model on this machine: int4 weights, an output head of the most
+frequent tokens, and a tree of one path with leaves.
 """
 
 from __future__ import annotations
@@ -26,40 +26,40 @@ from paceline.kernels.packing import Storage, make_linear
 from paceline.models.loading import native_dtype
 
 HeadTokens = int | Literal["all"] | None
-"""How many tokens a draft model may propose: a number, all of them, or None, as many as pay."""
+"""How many different tokens a draft model may propose: a number, all, or None for what pays."""
 
 HEAD_TOKENS = 48_000
-"""With these, and the tokens of the text, a draft model's first choice is the target's as often as
-with the whole head (docs/benchmarks.md, "What made the draft cheaper")."""
+"""With these and the tokens of the text, a draft model's first choice matches the target's as often
+as with the whole head (docs/benchmarks.md, "What made the draft cheaper")."""
 
 LEAVES: Mapping[str, Any] = {"width": 1, "top_k": 3, "max_nodes": 7}
 """The tree of one path with leaves: the draft model runs as for a chain, and its next best tokens
 are scored too (docs/benchmarks.md)."""
 
 LOOP_COSTS: Mapping[Storage, float] = {"int4": 0.36, "int8": 1.0}
-"""The time of a product of one row with compiled loops, in those of bfloat16 (docs/benchmarks.md,
+"""The time of a one-row product with compiled loops, relative to bfloat16 (docs/benchmarks.md,
 "Products and pages": 9, 25 and 25 ms)."""
 
 _WORTH_STORING = 20_000_000
-"""Weights of a model's products from which a step waits for the memory that they are read from."""
+"""Number of weights from which a step is limited by memory bandwidth."""
 
 _WORTH_CUTTING = 4_000_000
-"""Weights that a cut has to take off an output head."""
+"""The minimum number of weights that a cut must remove from an output head."""
 
 _CLEARLY = 0.8
-"""A coarser storage has to take this share of the time at the most: noise must not decide."""
+"""A coarser storage must take at most this share of the time, so that noise does not decide."""
 
 
 @dataclass(frozen=True, slots=True)
 class DraftShape:
-    """What is known of a draft model before its weights are read.
+    """What is known about a draft model before its weights are read.
 
     Args:
-        vocab_size: the tokens of its output head.
-        hidden_size: the inputs of the head.
-        num_weights: those of its layers' products, about.
-        is_lean: whether the lean decoder takes it, which alone has coarse weights and cut heads.
-        is_ordered: whether the lowest token ids are, nearly, the most frequent tokens.
+        vocab_size: the number of tokens of its output head.
+        hidden_size: the input size of the head.
+        num_weights: the approximate number of weights in its layers' products.
+        is_lean: whether the lean decoder supports it; only that has coarse weights and cut heads.
+        is_ordered: whether the lowest token ids are approximately the most frequent tokens.
     """
 
     vocab_size: int
@@ -70,7 +70,7 @@ class DraftShape:
 
     @classmethod
     def of(cls, config: Any, tokenizer: Any, *, is_lean: bool) -> DraftShape:
-        """The shape by a configuration and a tokenizer of `transformers`."""
+        """The shape from a configuration and a tokenizer of `transformers`."""
         hidden, layers = config.hidden_size, config.num_hidden_layers
         inner = getattr(config, "intermediate_size", None) or 4 * hidden
         kind = type(getattr(getattr(tokenizer, "backend_tokenizer", None), "model", None)).__name__
@@ -86,11 +86,11 @@ class DraftShape:
 
 @dataclass(frozen=True, slots=True)
 class DraftForm:
-    """How a draft model is kept.
+    """How a draft model is stored.
 
     Args:
         storage: see `packing.Storage`.
-        head_tokens: the size that its output head is cut to; None leaves it whole.
+        head_tokens: the size that its output head is cut to; None keeps the whole head.
         vocab_size: the size of the whole head.
     """
 
@@ -122,16 +122,16 @@ def cheapest_form(
     storage: Storage | None = None,
     head_tokens: HeadTokens = None,
 ) -> DraftForm:
-    """The form in which a draft model is cheap, as far as it pays.
+    """The cheapest form of a draft model, as far as it pays.
 
     Args:
-        shape: of the model.
-        costs: the time of a product of one row by storage, in those of storage "auto"; None
-            measures it on this machine, once.
-        storage, head_tokens: what was said, which then holds.
+        shape: the shape of the model.
+        costs: the time of a one-row product by storage, relative to storage "auto"; None measures
+            it on this machine, once.
+        storage, head_tokens: what the user set, which takes precedence.
 
     Raises:
-        InvalidInput: a number of head tokens that is none.
+        InvalidInput: the number of head tokens is not a positive number.
 
     Example:
         >>> shape = DraftShape(vocab_size=151_936, hidden_size=896, num_weights=358_000_000)
@@ -156,23 +156,23 @@ def cheapest_form(
 
 @functools.cache
 def product_costs() -> Mapping[Storage, float]:
-    """The time of a product of one row by coarse storage, in those of "auto".
+    """The time of a one-row product by coarse storage, relative to "auto".
 
-    Where the compiled loops run it is what was measured with them; elsewhere it is measured now,
-    once, which takes about a second.
+    If the compiled loops run, it is the time that was measured with them; otherwise it is measured
+    now, once, which takes about a second.
     """
     return LOOP_COSTS if vnni.is_available() else measured_costs()
 
 
 def measured_costs() -> Mapping[Storage, float]:
-    """The same, measured on a few products larger than the caches next to a core."""
+    """The same, measured on a few products larger than a core's private caches."""
     kinds: tuple[Storage, ...] = ("auto", "int8", "int4")
     with torch.inference_mode():
         x = torch.ones(1, 2048, dtype=native_dtype())
         weights = [torch.ones(2048, 2048, dtype=x.dtype) for _ in range(2)]
         products = {kind: [make_linear(w, None, kind) for w in weights] for kind in kinds}
         times: dict[Storage, list[float]] = {kind: [] for kind in kinds}
-        for _ in range(8):  # interleaved, so that noise falls on all of them
+        for _ in range(8):  # interleaved, so that noise affects all of them
             for kind in kinds:
                 times[kind].append(_sweep(products[kind], x))
     best = {kind: min(took[1:]) for kind, took in times.items()}
@@ -195,16 +195,17 @@ def default_choice(
     target: TargetInfo | None,
     draft: TargetInfo,
 ) -> Choice:
-    """The choice that is made where nobody names a drafter: a tree with leaves, where it can be.
+    """The default choice if no drafter is named: a tree with leaves, if possible.
 
-    The shape of the tree is fixed and its depth is the controller's, so it is for draft lengths
-    that are left to "auto"; both models and the rule have to take trees.
+    The shape of the tree is fixed and the controller sets its depth, so it requires draft lengths
+    that are left to "auto"; both models and the rule must support trees.
 
     Args:
-        choice: what stands otherwise.
+        choice: the choice otherwise.
         controller, num_draft_tokens: as the user gave them.
-        rule: the one that the user named; None leaves it to the drafter.
-        target, draft: of the two models; a target that is not known yet is taken to take trees.
+        rule: the rule that the user named; None leaves it to the drafter.
+        target, draft: the two models' info; a target that is not known yet is assumed to take
+            trees.
 
     Example:
         >>> pair = {name: TargetInfo(name, 8, gives=frozenset({"tree"})) for name in ("one", "two")}

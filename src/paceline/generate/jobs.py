@@ -1,4 +1,4 @@
-"""Answers in the making: folds over the engine's events, one a sequence."""
+"""Unfinished answers: folds over the engine's events, one per sequence."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from paceline.text import TextStream
 
 @dataclass(eq=False)
 class Job:
-    """One answer in the making.
+    """One unfinished answer.
 
     Args:
-        request: what the engine was asked.
+        request: the request to the engine.
         promise: see `results.promise_of`.
-        seed: of the request's noise.
-        text: the text as it grows; None without a tokenizer.
+        seed: the seed of the request's noise.
+        text: the growing text; None without a tokenizer.
         draft: what was chosen for the draft model, in one line; None without one.
     """
 
@@ -43,20 +43,20 @@ class Job:
 
     @property
     def has_begun(self) -> bool:
-        """Whether there is a token of the answer."""
+        """Whether the answer has a token yet."""
         return bool(self._tokens)
 
     def start_clock(self) -> None:
-        """Count decoding from now on."""
+        """Measure decoding time from now on."""
         self._start = self._end = perf_counter()
 
     def pause(self, seconds: float) -> None:
-        """Leave out time that just went by without decoding."""
+        """Exclude time that has just passed without decoding."""
         self._start += seconds
         self._end += seconds
 
     def take(self, event: Event) -> Chunk | None:
-        """Take in an event; the text that it brought."""
+        """Take in an event; returns the text that it added."""
         self._metrics = self._metrics.add(event)
         self._end = perf_counter()
         if isinstance(event, Round):
@@ -104,7 +104,8 @@ def finish(events: Iterable[Event], jobs: Sequence[Job], load_seconds: float) ->
     for event in events:
         jobs[event.id].take(event)
         if isinstance(event, Prefilled):
-            # Who has not decoded yet waits for the prefills of the others, and that is no decoding.
+            # A job that has not decoded yet waits for the prefills of the others; that is not
+            # decoding time.
             for job in jobs:
                 if not job.has_begun:
                     job.start_clock()
@@ -114,7 +115,7 @@ def finish(events: Iterable[Event], jobs: Sequence[Job], load_seconds: float) ->
 def stream(
     events: Generator[Event], job: Job, load_seconds: float
 ) -> Generator[Chunk | Generation]:
-    """Hand on the text of one job as it comes, and then its answer. Closing it closes `events`."""
+    """Yield the text of one job as it comes, and then its answer. Closing it closes `events`."""
     with closing(events):
         for event in events:
             chunk = job.take(event)

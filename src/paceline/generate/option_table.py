@@ -1,4 +1,4 @@
-"""The table of the options of a call, for every door: meaning, default, range and spelling.
+"""The table of the options of a call, for all interfaces: meaning, default, range, spelling.
 
 Nothing here imports torch, so that the command line can read it.
 """
@@ -27,18 +27,18 @@ SAMPLING, LENGTH, OUTPUT = "Sampling", "Length", "Output"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Option:
-    """What is known of one option.
+    """The definition of one option.
 
     Args:
-        about: what it means, in one or two sentences.
-        panel: under which the command line lists it.
-        flags: how the command line spells it.
-        metavar: what stands for its value there.
-        default: what holds where it is left out.
+        about: its meaning, in one or two sentences.
+        panel: the panel under which the command line lists it.
+        flags: its spellings on the command line.
+        metavar: the placeholder for its value there.
+        default: its value if it is left out.
         kind: how a value is checked; "any" leaves that to the part that takes it.
-        low, high: the range of a whole number.
-        may_be_none: whether None, which then means "left to Paceline", is a value.
-        doors: which take it.
+        low, high: the range of an integer.
+        may_be_none: whether None is allowed, meaning "left to Paceline".
+        doors: the interfaces that take it.
     """
 
     about: str
@@ -53,10 +53,10 @@ class Option:
     doors: frozenset[Door] = _HERE
 
     def check(self, name: str, value: Any) -> Any:
-        """The value in the one form that the parts take.
+        """The value in the canonical form that the parts take.
 
         Raises:
-            InvalidInput: a value of another kind, or outside of the range.
+            InvalidInput: the value is of another kind, or out of range.
         """
         if value is None and self.may_be_none:
             return [] if self.kind == "texts" else None
@@ -100,27 +100,27 @@ TABLE: Mapping[str, Option] = {
     ),
     "draft_model": _draft(
         "A smaller model with the same tokenizer; for --drafter universal with any. It is loaded "
-        "as cheap as pays on this machine, since drafts are verified.",
+        "in the cheapest form that pays on this machine, since drafts are verified.",
         flags=("--draft-model",),
         metavar="NAME|FOLDER|GGUF",
         doors=EVERYWHERE,
     ),
     "draft_storage": _draft(
         "Weights of the draft model: auto, plain or packed; int8 and int4 are coarser and faster. "
-        "Default: int4 where that is fast.",
+        "Default: int4 if that is fast.",
         flags=("--draft-storage",),
         metavar="KIND",
         doors=EVERYWHERE,
     ),
     "draft_head_tokens": _draft(
         "Let the draft model propose only its N most frequent tokens and those of the text, or "
-        "all. Default: 48,000 where its vocabulary is clearly larger.",
+        "all. Default: 48,000 if its vocabulary is clearly larger.",
         flags=("--draft-head-tokens",),
         metavar="N|all",
         doors=EVERYWHERE,
     ),
     "settings": _draft(
-        "A file that `paceline recommend` wrote: how to draft, in place of the other options that "
+        "A file that `paceline recommend` wrote: how to draft, instead of the other options that "
         "say it.",
         flags=("--settings",),
         metavar="FILE",
@@ -147,15 +147,15 @@ TABLE: Mapping[str, Option] = {
         doors=EVERYWHERE,
     ),
     "verify": _draft(
-        "The rule that accepts drafts; left out, the one that suits the drafter, and with --seed "
-        "and -k auto coupling, by which a seed gives the same tokens whatever is drafted. typical, "
-        "lenience and top-beta are not exact: they change what the target would say.",
+        "The rule that accepts drafts. Default: the one that suits the drafter; with --seed and "
+        "-k auto it is coupling, with which a seed gives the same tokens whatever is drafted. "
+        "typical, lenience and top-beta are not exact: they change the output distribution.",
         flags=("--verify",),
         metavar="NAME",
         doors=EVERYWHERE,
     ),
     "verify_options": _draft(
-        "A setting of the rule, of lossy ones say. Repeatable.",
+        "A setting of the rule, such as lenience=0.5. Repeatable.",
         flags=("--verify-option",),
         metavar="NAME=VALUE",
         doors=EVERYWHERE,
@@ -184,18 +184,20 @@ TABLE: Mapping[str, Option] = {
     ),
     "temperature": _sampling("0 takes the most probable token.", "--temperature", default=0.0),
     "top_k": _sampling(
-        "Keep the k most probable tokens; 0: all. Default: the model's own, else 0.",
+        "Keep the k most probable tokens; 0 keeps all. Default: the model's own, else 0.",
         "--top-k",
         metavar="N",
         default=0,
     ),
     "top_p": _sampling(
-        "Keep the most probable tokens with this mass. Default: the model's own, else 1.",
+        "Keep the smallest set of most probable tokens with this total probability. Default: the "
+        "model's own, else 1.",
         "--top-p",
         default=1.0,
     ),
     "min_p": _sampling(
-        "Keep tokens of at least this times the probability of the best. Default: the model's own, "
+        "Keep tokens with at least this fraction of the highest probability. Default: the model's "
+        "own, "
         "else 0.",
         "--min-p",
         default=0.0,
@@ -210,11 +212,11 @@ TABLE: Mapping[str, Option] = {
         "Subtracted from the logits of tokens in the answer.", "--presence-penalty", default=0.0
     ),
     "frequency_penalty": _sampling(
-        "The same, once for each time the token stands there.", "--frequency-penalty", default=0.0
+        "The same, once for each occurrence of the token.", "--frequency-penalty", default=0.0
     ),
     "logit_bias": _sampling("Added to the logits, by token id.", default={}),
-    "allowed_token_ids": _sampling("Only these tokens may come out."),
-    "banned_token_ids": _sampling("These tokens may not come out.", default=()),
+    "allowed_token_ids": _sampling("Only these tokens may be generated."),
+    "banned_token_ids": _sampling("These tokens are never generated.", default=()),
     "seed": Option(
         about="The same seed gives the same answer.",
         panel=SAMPLING,
@@ -223,7 +225,7 @@ TABLE: Mapping[str, Option] = {
         doors=EVERYWHERE,
     ),
     "max_tokens": Option(
-        about="The longest answer, in tokens.",
+        about="The maximum length of the answer, in tokens.",
         panel=LENGTH,
         flags=("--max-tokens",),
         metavar="N",
@@ -231,7 +233,7 @@ TABLE: Mapping[str, Option] = {
         kind="whole",
     ),
     "min_tokens": Option(
-        about="The shortest answer, in tokens.",
+        about="The minimum length of the answer, in tokens.",
         panel=LENGTH,
         flags=("--min-tokens",),
         metavar="N",
@@ -250,7 +252,7 @@ TABLE: Mapping[str, Option] = {
         about="Tokens that end the answer, besides the model's own.", panel=LENGTH, doors=_PYTHON
     ),
     "ignore_eos": Option(
-        about="Go on when the model says that the answer ends.",
+        about="Continue when the model emits an end-of-sequence token.",
         panel=LENGTH,
         default=False,
         kind="flag",
@@ -273,7 +275,7 @@ TABLE: Mapping[str, Option] = {
         doors=_PYTHON,
     ),
     "draft_processors": Option(
-        about="Those of the processors that may run on draft logits too, having no state.",
+        about="The processors that may run on draft logits too, because they are stateless.",
         panel=SAMPLING,
         default=(),
         kind="functions",
@@ -284,7 +286,7 @@ TABLE: Mapping[str, Option] = {
 
 
 def texts(name: str, given: Any) -> list[str]:
-    """The texts that end an answer; one text is one.
+    """The strings that end an answer; a single string is one.
 
     >>> texts("stop", "END")
     ['END']
@@ -299,7 +301,7 @@ def texts(name: str, given: Any) -> list[str]:
 
 
 def _flag(name: str, given: Any) -> bool:
-    """True or False, and nothing that only counts as one of them."""
+    """True or False, and nothing that is merely truthy or falsy."""
     if not isinstance(given, bool):
         raise InvalidInput(f"{name} must be True or False; it is {given!r:.80}")
     return given

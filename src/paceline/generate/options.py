@@ -1,4 +1,4 @@
-"""The options of a call: their static types, and the one check of what came."""
+"""The options of a call: their static types, and the one check of their values."""
 
 from __future__ import annotations
 
@@ -21,46 +21,48 @@ if TYPE_CHECKING:
 
 
 class Options(TypedDict, total=False):
-    """What `generate` and `stream` take, all by name; `option_table.TABLE` says what each means.
+    """The keyword options of `generate` and `stream`; see also `option_table.TABLE`.
 
     Attributes:
-        drafter: a registered name, or a drafter. Where left out "ngram", or with a draft model the
-            tree of one path with leaves where draft lengths are left to "auto" and the target and
-            the rule take trees, else "model". Several names, in a list or as in "ngram,model",
-            take turns.
+        drafter: a registered name, or a drafter. The default is "ngram". With a draft model it is
+            the tree of one path with leaves if draft lengths are left to "auto" and the target and
+            the rule take trees, else "model". Several names, in a list or as in "ngram,model", take
+            turns.
         drafter_options: settings of a drafter given by name.
         draft_model: for drafters that need one: a loaded model, one of `transformers`, or the name
-            or path of one, which is loaded once, as cheap as pays on this machine.
-        draft_storage, draft_head_tokens: how one given by name or path is loaded instead: see
-            `load`; "all" leaves its head whole.
-        settings: a file that `paceline recommend` wrote, or what is in one: how to draft, in place
-            of the options that say it one by one.
-        controller: a registered name, or a controller: how far to draft. Where left out "auto",
-            which drafts as far as it pays, or with a number of draft tokens "fixed".
+            or path of one, which is loaded once, in the cheapest form that pays on this machine.
+        draft_storage, draft_head_tokens: how to load a draft model given by name or path instead:
+            see `load`; "all" keeps the whole head.
+        settings: a file that `paceline recommend` wrote, or its contents: how to draft, instead of
+            the individual options.
+        controller: a registered name, or a controller: how far to draft. The default is "auto",
+            which drafts as far as it pays, or "fixed" if a number of draft tokens is given.
         controller_options: settings of a controller given by name.
-        num_draft_tokens: the most draft tokens a round; "auto", as None, leaves it to the
-            controller.
-        verify: a registered rule, or a rule. Where left out the one that suits the drafter:
-            "token", or for a drafter of trees the one that it names. Where draft lengths follow
-            the clock, as with "auto", and a seed is given to sample with, it is "coupling", so
-            that the same seed gives the same text.
+        num_draft_tokens: the maximum number of draft tokens per round; "auto", like None, leaves it
+            to the controller.
+        verify: a registered rule, or a rule. The default is the one that suits the drafter:
+            "token", or for a tree drafter the one that it names. If draft lengths depend on
+            timings, as with "auto", and a seed is given to sample with, it is "coupling", so that
+            the same seed gives the same text.
         verify_options: settings of a rule given by name.
         tools: the tools that the model may call, for the chat template.
         chat_template_kwargs: values for the chat template, as in `{"enable_thinking": False}`.
         continue_final_message: continue the last message of a chat.
-        max_tokens: the longest answer; 256 where left out, None goes on to the context's end.
-        min_tokens: before this length the answer cannot end.
-        stop: a text, or several, that end the answer and are not part of it; None is none.
+        max_tokens: the maximum length of the answer; 256 by default, None goes on to the end of the
+            context.
+        min_tokens: the answer cannot end before this length.
+        stop: a string, or several, that end the answer and are not part of it; None for none.
         stop_token_ids: tokens that end the answer, besides the model's own.
-        ignore_eos: go on when the model says that the answer ends.
-        logprobs: report log-probabilities, and those of this many of the most probable tokens.
+        ignore_eos: continue when the model emits an end-of-sequence token.
+        logprobs: report log-probabilities, and those of the `logprobs` most probable tokens.
         processors: functions from token ids so far and logits to logits.
-        draft_processors: those of them that may run on draft logits too, having no state.
-        seed: the same seed, prompt and options give the same answer; None takes a fresh one. (Not
-            where you name a rule that does not couple beside draft lengths that follow the clock.)
+        draft_processors: the processors that may run on draft logits too, because they are
+            stateless.
+        seed: the same seed, prompt and options give the same answer; None uses a fresh one. (Not if
+            you name a rule that does not couple and draft lengths depend on timings.)
         temperature and the rest: see `core.sampling.SamplingParams`. A repetition penalty, top-k,
-            top-p or min-p that is left out is that of the model's generation config, where it has
-            one; `result.sampling` names what held.
+        top-p or min-p that is left out is taken from the model's generation config, if it sets one;
+        `result.sampling` shows what was used.
     """
 
     drafter: str | Sequence[str] | Drafter | None
@@ -99,13 +101,13 @@ class Options(TypedDict, total=False):
 
 
 def checked(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Every option of the Python door, in the one form that the parts take.
+    """Every option of the Python interface, in the canonical form that the parts take.
 
-    What was left out has its default.
+    Options that were left out have their defaults.
 
     Raises:
-        UnknownName: an option that there is not.
-        InvalidInput: a value that cannot be used.
+        UnknownName: there is no such option.
+        InvalidInput: a value is invalid.
 
     Example:
         >>> checked({"stop": "END"})["stop"], checked({})["max_tokens"]
@@ -122,7 +124,7 @@ def checked(given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def stop_token_ids(given: Any, target: TargetInfo) -> frozenset[int]:
-    """The tokens that end an answer, as the user named them; None is none."""
+    """The tokens that end an answer, as the user named them; None for none."""
     ids = token_id_set("stop_token_ids", () if given is None else given)
     if outside := [token for token in ids if not 0 <= token < target.vocab_size]:
         raise InvalidInput(

@@ -1,6 +1,6 @@
-"""The parts of a call, drafter, rule and controller, from names or objects: for every door.
+"""The parts of a call (drafter, rule, controller) from names or objects, for all interfaces.
 
-Nothing here imports torch, so that a name is refused before anything heavy is loaded.
+Nothing here imports torch, so a wrong name is refused before anything heavy is loaded.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ if TYPE_CHECKING:
 def make_drafter(
     choice: Choice | Drafter, drafts: Mapping[int, OpenDraft], tokenizer: Any = None
 ) -> Drafter:
-    """Build the drafter that was chosen; a drafter stays as it is.
+    """Build the chosen drafter; a drafter object stays as it is.
 
     Args:
         choice: see `choice.choose`.
         drafts: the draft models that it names, see `draft_models.DraftModels.open`.
-        tokenizer: of the target, for drafters that translate, and for settings that may be text:
+        tokenizer: the target's, for drafters that translate, and for settings that may be text:
             `references`, a text or a list of texts and of token ids, and `prediction`.
 
     Raises:
-        InvalidInput: a setting that the drafter refuses, or text where there is no tokenizer.
+        InvalidInput: the drafter refuses a setting, or a text is given without a tokenizer.
     """
     if not isinstance(choice, Choice):
         return choice
@@ -67,12 +67,12 @@ def make_verifier(
     """The rule of a call.
 
     Args:
-        rule: what the user named, see `named_rule`; None takes the one that suits the drafter.
-        drafter: whose drafts it is to verify.
-        controller: that of the call.
-        repeatable: the call samples and was given a seed, so it has to give the same text again.
-            Where the draft lengths depend on the clock, the rule that is taken where none is named
-            is then "coupling", whose text does not depend on what is drafted.
+        rule: what the user named, see `named_rule`; None uses the one that suits the drafter.
+        drafter: the drafter whose drafts it verifies.
+        controller: the controller of the call.
+        repeatable: whether the call samples with a given seed, so that it must give the same text
+            again. If draft lengths depend on the clock and no rule is named, the rule is then
+            "coupling", whose text does not depend on what is drafted.
 
     Example:
         >>> from paceline.drafters.ngram import NgramDrafter
@@ -90,11 +90,11 @@ def make_verifier(
 def named_rule(
     verify: str | Verifier | None, settings: Mapping[str, Any] | None = None
 ) -> Verifier | None:
-    """The rule that the user named; None where it was left to Paceline.
+    """The rule that the user named; None if it was left to Paceline.
 
     Raises:
-        UnknownName: no such rule, or no such setting of it.
-        InvalidInput: a setting that the rule refuses, or settings without a name.
+        UnknownName: there is no such rule, or it has no such setting.
+        InvalidInput: the rule refuses a setting, or there are settings without a name.
 
     Example:
         >>> named_rule("lenience", {"lenience": 0.8})
@@ -106,8 +106,8 @@ def named_rule(
         return made
     if chosen:
         raise InvalidInput(
-            f"{next(iter(chosen))!r} is a setting of a rule, and these go with one given by name: "
-            "name the rule too (verify), or leave it out"
+            f"{next(iter(chosen))!r} is a setting of a rule, and settings require a rule given by "
+            "name: name the rule too (verify), or leave it out"
         )
     if verify is not None:
         check_members("verifier", "verify", verify)
@@ -117,19 +117,19 @@ def named_rule(
 def check_processors(
     verifier: Verifier, processors: Iterable[Any], stateless: Iterable[Any]
 ) -> None:
-    """Refuse logits processors that may keep a state under a rule that looks ahead.
+    """Refuse logits processors that may be stateful under a rule that looks ahead.
 
-    Such a rule has them called behind tokens that it may then reject.
+    Such a rule has them called after tokens that it may still reject.
 
     Args:
         verifier: the rule.
-        processors: all of a call.
-        stateless: those known to be functions of the text alone.
+        processors: all processors of a call.
+        stateless: those known to be functions of the text only.
     """
     known = list(stateless)
     if traits_of(verifier).looks_ahead and (others := [p for p in processors if p not in known]):
         raise InvalidInput(
-            f"the rule {verifier.name!r} looks at draft tokens that it may then reject, which a "
+            f"the rule {verifier.name!r} looks at draft tokens that it may still reject, which a "
             f"logits processor with a state must not see, and {others[0]!r:.80} may have one; "
             "choose a rule that walks (token, tree), or name the processor in draft_processors "
             "if it has no state"
@@ -137,10 +137,10 @@ def check_processors(
 
 
 def draft_weights(drafter: Any) -> int | dict[str, int]:
-    """The weights that a token of the prompt goes through before a drafter can draft.
+    """The number of weights that a prompt token goes through before a drafter can draft.
 
-    By name, where it combines several. 0 where it drafts without a model, or where the model does
-    not say.
+    By name, if it combines several. 0 if it drafts without a model, or if the model does not report
+    it.
     """
     traits = traits_of(drafter)
     if traits.combines:
@@ -164,19 +164,19 @@ def make_controller(
     """The controller of a call.
 
     Args:
-        controller: a registered name, or a controller; None is "auto", or with a number of draft
-            tokens "fixed".
-        num_draft_tokens: its setting of that name; None or "auto" leaves it at its default.
-        settings: others, of a controller given by name.
-        drafter: that of the call. A controller that can choose between drafters is told their
+        controller: a registered name, or a controller; None means "auto", or "fixed" with a number
+            of draft tokens.
+        num_draft_tokens: its setting of that name; None or "auto" keeps its default.
+        settings: the other settings of a controller given by name.
+        drafter: the drafter of the call. A controller that can choose between drafters gets their
             names.
-        target: that of the call. A controller that weighs costs is told what is known of
-            its passes.
+        target: the target of the call. A controller that weighs costs gets what is known about its
+            passes.
 
     Raises:
-        UnknownName: no such controller, or no such setting of it.
-        InvalidInput: a controller that has its settings already, and some; a controller that
-            cannot choose the length, and "auto".
+        UnknownName: there is no such controller, or it has no such setting.
+        InvalidInput: settings are given with a controller object, or "auto" with a controller that
+            cannot choose the length.
 
     Example:
         >>> make_controller(num_draft_tokens=3)
@@ -190,7 +190,7 @@ def make_controller(
         for name, given in (("num_draft_tokens", num_draft_tokens), ("settings", settings)):
             if given:
                 raise InvalidInput(
-                    f"{name} goes with a controller given by name; the controller given has its "
+                    f"{name} requires a controller given by name; the controller given has its "
                     "settings already: leave one of them out"
                 )
         return controller
@@ -221,7 +221,7 @@ def make_controller(
 
 
 def encode_references(references: Any, tokenizer: Any = None) -> tuple[tuple[int, ...], ...]:
-    """References as token ids. One text is one reference.
+    """References as token ids. A single text is one reference.
 
     >>> encode_references([[5, 6], (7,)])
     ((5, 6), (7,))

@@ -1,8 +1,8 @@
 """From names to plug-ins, by entry points: listing imports nothing, finding imports one module.
 
-The built-in drafters, rules and controllers are registered in the same way as those of others.
-Entry points are read once per process, and again for a name that is not among them: a package may
-have been installed since.
+The built-in drafters, rules and controllers are registered in the same way as third-party ones.
+Entry points are read once per process, and again if a name is not found: a package may have been
+installed since.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ Kind = Literal["drafter", "verifier", "controller"]
 
 @dataclass(frozen=True, slots=True)
 class Plugin:
-    """A registered plug-in, imported: how to make it, and what it declares.
+    """A registered plug-in, imported: how to build it, and what it declares.
 
     Args:
-        kind: what it is.
-        name: under which it is registered.
+        kind: drafter, rule or controller.
+        name: the name under which it is registered.
         factory: its class.
-        settings: the names of its settings; none where the class is no dataclass.
-        required: those of them without a default.
-        traits: of the class.
+        settings: the names of its settings; empty if the class is not a dataclass.
+        required: the settings without a default.
+        traits: the traits of the class.
     """
 
     kind: Kind
@@ -44,7 +44,7 @@ class Plugin:
         """Refuse a setting that the plug-in does not have.
 
         Raises:
-            UnknownName: names the nearest of those that it has.
+            UnknownName: suggests the closest existing name.
         """
         for setting in settings:
             if setting not in self.settings:
@@ -64,7 +64,7 @@ class Plugin:
         """Build the plug-in.
 
         Raises:
-            UnknownName: a setting that it does not have.
+            UnknownName: it does not have a setting.
             InvalidInput: a setting is missing, or of the wrong type.
         """
         self.check(settings)
@@ -87,8 +87,8 @@ def points(kind: Kind) -> dict[str, EntryPoint]:
     """The entry points of a kind, by name; imports nothing.
 
     Raises:
-        PacelineError: two packages register different things under one name. Which of them a
-            name means would depend on the order in which they were installed.
+        PacelineError: two packages register different things under one name. Which of them is meant
+            would depend on the order of installation.
     """
     found: dict[str, EntryPoint] = {}
     for point in _registered(kind):
@@ -105,7 +105,7 @@ def find(kind: Kind, name: str) -> Plugin:
     """The plug-in registered under `name`.
 
     Raises:
-        UnknownName: there is none; names the nearest.
+        UnknownName: there is none; suggests the closest.
         PacelineError: its module cannot be imported, or two packages claim a name.
 
     Example:
@@ -122,7 +122,7 @@ def find(kind: Kind, name: str) -> Plugin:
 
 
 def forget() -> None:
-    """Read the entry points again when they are needed next."""
+    """Read the entry points again the next time they are needed."""
     _groups.cache_clear()
     _loaded.cache_clear()
 
@@ -133,7 +133,7 @@ def _registered(kind: Kind) -> EntryPoints:
 
 @functools.lru_cache(maxsize=1)
 def _groups(path: tuple[str, ...]) -> dict[Kind, EntryPoints]:
-    """The entry points of each kind in the packages on `path`, which is the one to import from."""
+    """The entry points of each kind in the packages on `path`, the import path."""
     every = entry_points()
     kinds: tuple[Kind, ...] = ("drafter", "verifier", "controller")
     return {kind: every.select(group=f"paceline.{kind}s") for kind in kinds}
@@ -146,7 +146,7 @@ def _loaded(kind: Kind, point: EntryPoint) -> Plugin:
     except (ImportError, AttributeError) as error:
         raise PacelineError(
             f"the {kind} {point.name!r} is registered as {point.value}, which cannot be "
-            f"imported: {error}; reinstall the package that brings it"
+            f"imported: {error}; reinstall the package that provides it"
         ) from error
     settings = [item for item in fields(factory) if item.init] if is_dataclass(factory) else []
     return Plugin(

@@ -1,4 +1,4 @@
-"""What an answer is when it is there: its pieces as they come, and the whole at the end."""
+"""The results of a call: the pieces of an answer as they are ready, and the finished answer."""
 
 from __future__ import annotations
 
@@ -14,10 +14,11 @@ from paceline.engine.metrics import Metrics
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """The text that one token brought, and whether the token was drafted and accepted.
+    """The text that one token added, and whether the token was drafted and accepted.
 
-    Text may be held back until it is known not to be part of a stop string or a broken character;
-    it comes with a later token, or at the end in a piece that names the last token again.
+    Text may be held back until it is known not to be part of a stop string or an incomplete
+    character. It then comes with a later token, or at the end in a piece that names the last token
+    again.
     """
 
     text: str
@@ -42,22 +43,23 @@ class Generation:
     """A finished answer.
 
     Args:
-        text: without what ended it.
-        token_ids: with the token that ended it.
+        text: the text, without what ended it.
+        token_ids: the tokens, including the one that ended it.
         finish_reason: "stop" or "length".
         num_prompt_tokens: the length of the prompt.
-        seed: gives the same answer again, alone or in company, where the draft lengths do not
-            follow the clock, or the rule couples: as it does by default where a seed is given.
-        drafter, verifier, exact: how it was drafted, by which rule it was verified, and whether
-            that is exact.
-        promise: what holds of its tokens, see `promise_of`.
-        metrics: what the rounds counted and took.
+        seed: the seed used. It gives the same answer again, alone or in a batch, if the draft
+            lengths do not depend on timings or the rule couples (as it does by default if a seed is
+            given).
+        drafter, verifier, exact: the drafter, the verification rule, and whether that rule is
+            exact.
+        promise: what is guaranteed about its tokens, see `promise_of`.
+        metrics: the counts and times of the rounds.
         decode_seconds: from the end of the prefill (in a batch: of the last one) to the last
-            token, without the time that the reader of a stream takes.
+            token, without the time that the consumer of a stream takes.
         draft: what was chosen for the draft model, in one line; None without one.
-        load_seconds: what loading the model took, once.
-        sampling: the options that tokens were drawn with, those of the checkpoint included.
-        logprobs, top_logprobs: one a token, where they were asked for.
+        load_seconds: the time that loading the model took, once.
+        sampling: the options that tokens were drawn with, including those of the checkpoint.
+        logprobs, top_logprobs: one per token, if requested.
     """
 
     text: str
@@ -79,7 +81,7 @@ class Generation:
 
     @property
     def usage(self) -> dict[str, int]:
-        """The tokens of prompt and answer, in the words of the OpenAI API."""
+        """The number of tokens of prompt and answer, in the terms of the OpenAI API."""
         return {
             "prompt_tokens": self.num_prompt_tokens,
             "completion_tokens": len(self.token_ids),
@@ -87,12 +89,12 @@ class Generation:
 
     @property
     def tokens_per_second(self) -> float | None:
-        """Tokens of the answer a second of decoding, prefill aside; None without any."""
+        """Answer tokens per second of decoding, without prefill; None without any."""
         return len(self.token_ids) / self.decode_seconds if self.token_ids else None
 
     @property
     def spec(self) -> dict[str, Any]:
-        """What speculation did, in the field names of vLLM; rates are None without a draft."""
+        """The speculation metrics, with vLLM's field names; rates are None without a draft."""
         return {
             "drafter": self.drafter,
             "verifier": self.verifier,
@@ -132,7 +134,7 @@ class Generation:
 
 
 def sampling_of(params: SamplingParams) -> dict[str, float]:
-    """The sampling options in numbers, by name.
+    """The numeric sampling options, by name.
 
     >>> sampling_of(SamplingParams(temperature=0.7, top_p=0.8))["top_p"]
     0.8
@@ -143,14 +145,15 @@ def sampling_of(params: SamplingParams) -> dict[str, float]:
 
 
 def promise_of(verifier: Verifier, params: SamplingParams, target: TargetInfo) -> str:
-    """What holds of the tokens, whatever is drafted; each word includes those before it.
+    """What is guaranteed about the tokens whatever is drafted; each word includes those before it.
 
     - "none": the rule is lossy.
-    - "law": each token is a sample from the target's law under the user's sampling options.
-    - "law, path": they are the tokens of plain decoding with the same seed, where passes of
-      different shapes round alike. A rule that couples gives that, and at temperature 0 every
-      exact rule does, since each law is a point mass there.
-    - "law, path, bits": they are so whatever the rounding, since the target is in invariant mode.
+    - "law": each token is a sample from the target's distribution (its law) under the user's
+      sampling options.
+    - "law, path": they are the tokens of plain decoding with the same seed, provided that passes of
+      different shapes round the same way. A rule that couples guarantees that, and so does every
+      exact rule at temperature 0, where each distribution is a point mass.
+    - "law, path, bits": the same whatever the rounding, since the target is in invariant mode.
 
     Example:
         >>> from paceline.verifiers.token import TokenVerifier

@@ -1,12 +1,12 @@
-"""A file of settings: how to draft, as `paceline recommend` found it, for every door.
+"""A settings file: how to draft, as found by `paceline recommend`, for all interfaces.
 
     {"schema": "paceline.settings/1", "model": "qwen2.5-coder-1.5b",
      "drafting": {"drafter": "model", "num_draft_tokens": "auto",
                   "draft_model": "qwen2.5-coder-0.5b", "draft_storage": "int4"},
      "measured": {"speedup": 2.1}}
 
-`drafting` holds options of `generate` by their names; `model` and `measured` are for people. The
-same may be written in TOML.
+`drafting` holds options of `generate` by their names; `model` and `measured` are for people. TOML
+works too.
 """
 
 from __future__ import annotations
@@ -33,18 +33,18 @@ DRAFTING = (
     "draft_storage",
     "draft_head_tokens",
 )
-"""The options of a call that a file of settings may hold."""
+"""The options of a call that a settings file may contain."""
 
 
 def read_settings(source: str | Path | Mapping[str, Any]) -> dict[str, Any]:
-    """The options of `generate` that a file of settings stands for.
+    """The options of `generate` in a settings file.
 
     Args:
-        source: the path of the file, JSON or TOML; or what is in one.
+        source: the path of the file (JSON or TOML), or its contents.
 
     Raises:
         InvalidInput: it cannot be read, or is not of this form.
-        UnknownName: an option that settings do not hold.
+        UnknownName: it holds an option that settings do not have.
 
     Example:
         >>> read_settings({"schema": SCHEMA, "drafting": {"drafter": "ngram"}})
@@ -52,8 +52,8 @@ def read_settings(source: str | Path | Mapping[str, Any]) -> dict[str, Any]:
     """
     if not isinstance(source, (str, Path, Mapping)):
         raise InvalidInput(
-            "settings must be the path of a file that `paceline recommend` wrote, or what is in "
-            f"one; they are {source!r:.80}"
+            "settings must be the path of a file that `paceline recommend` wrote, or its "
+            f"contents; they are {source!r:.80}"
         )
     where = "the settings" if isinstance(source, Mapping) else str(source)
     found = source if isinstance(source, Mapping) else _parsed(source)
@@ -74,11 +74,10 @@ def read_settings(source: str | Path | Mapping[str, Any]) -> dict[str, Any]:
 
 
 def with_settings(given: Mapping[str, Any]) -> dict[str, Any]:
-    """The options of a call, with those of its option `settings` in the place of that.
+    """The options of a call, with its option `settings` replaced by what that holds.
 
     Raises:
-        InvalidInput: settings that cannot be used, or beside them an option that they hold the
-            place of.
+        InvalidInput: the settings are invalid, or an option is given that they replace.
 
     Example:
         >>> found = {"schema": SCHEMA, "drafting": {"drafter": "ngram"}}
@@ -99,7 +98,7 @@ def with_settings(given: Mapping[str, Any]) -> dict[str, Any]:
 def settings_json(
     model: str, drafting: Mapping[str, Any], measured: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """What a file of settings holds.
+    """The contents of a settings file.
 
     Args:
         model: the target that they were found for.

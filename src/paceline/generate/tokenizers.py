@@ -1,4 +1,4 @@
-"""Whether a draft model means the same text by the same token ids as the target."""
+"""Whether a draft model's token ids mean the same text as the target's."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ if TYPE_CHECKING:
 log = logging.getLogger("paceline")
 
 PADDING = 0.01
-"""Vocabularies of one tokenizer differ by padding alone, which is less than this share of them."""
+"""Vocabularies of one tokenizer differ only by padding, which is less than this share of them."""
 
 
 def check_same_tokenizer(ours: Any, theirs: Any, *, target: str, draft: str) -> None:
-    """Raise unless both tokenizers, of the models named, mean the same text by the same ids.
+    """Raise unless both models' tokenizers map the same ids to the same text.
 
     Padding of the vocabularies, which no text uses, may differ.
     """
@@ -32,14 +32,14 @@ def check_same_tokenizer(ours: Any, theirs: Any, *, target: str, draft: str) -> 
     if differing or len(extra) > PADDING * len(our_ids):
         raise InvalidInput(
             f"the draft model {draft} has another tokenizer than {target}: "
-            f"{len(extra)} tokens stand in one vocabulary alone and {len(differing)} have another "
-            "number; choose a draft model of the same family, or the drafter 'universal' "
+            f"{len(extra)} tokens are in only one vocabulary and {len(differing)} have different "
+            "ids; choose a draft model of the same family, or the drafter 'universal' "
             "(--drafter universal), which takes another tokenizer"
         )
 
 
 def warn_of_vocabularies(target: TargetInfo, draft: TargetInfo) -> None:
-    """Where tokenizers cannot be compared: say once if the sizes differ by more than padding."""
+    """If tokenizers cannot be compared: warn once if the sizes differ by more than padding."""
     if abs(target.vocab_size - draft.vocab_size) > PADDING * target.vocab_size:
         _warn_once(target.name, target.vocab_size, draft.name, draft.vocab_size)
 
@@ -48,7 +48,7 @@ def warn_of_vocabularies(target: TargetInfo, draft: TargetInfo) -> None:
 def _warn_once(target: str, target_size: int, draft: str, draft_size: int) -> None:
     log.warning(
         "the draft model %s has a vocabulary of %d tokens and %s one of %d: if their tokenizers "
-        "differ, hardly a draft token will be accepted",
+        "differ, hardly any draft token will be accepted",
         draft,
         draft_size,
         target,

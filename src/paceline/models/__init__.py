@@ -1,7 +1,7 @@
 """From a name to files on disk: known models, GGUF files, folders, hub names.
 
-`resolve` gives a folder in Hugging Face layout for any of them; `fetch` brings a known model to
-this machine; `load_tokenizer` and `eos_token_ids` read what belongs to the text.
+`resolve` returns a folder in Hugging Face layout for any of them; `fetch` downloads a known model;
+`load_tokenizer` and `eos_token_ids` read the text side.
 """
 
 from paceline.models.cache import Progress

@@ -1,7 +1,7 @@
-"""Files on disk that survive a run: where they lie, what they hold, who may write them.
+"""Files that are kept on disk between runs: where they are, what they hold, who may write them.
 
-Everything that is made once and kept (fetched models, converted models) goes through
-`scratch_folder`: one process makes it, in a folder beside its place, and moves it there whole.
+Everything that is made once and kept (fetched and converted models) goes through `scratch_folder`:
+one process makes it in a temporary folder beside its final place and then moves it there.
 """
 
 from __future__ import annotations
@@ -20,18 +20,19 @@ from paceline.cache_folder import cache_folder
 from paceline.errors import ModelError
 
 Progress = Callable[[int, int, str], None]
-"""Told how far a slow step is: bytes done, bytes in all (0 where unknown), and what is done."""
+"""Reports the progress of a slow step: bytes done, bytes in total (0 if unknown), and a
+description."""
 
 
 def no_progress(done: int, total: int, text: str) -> None:
-    """Tell nobody."""
+    """Report nothing."""
 
 
 def read_json(file: Path) -> dict[str, Any] | None:
-    """The object in a JSON file; None where there is no such file.
+    """The object in a JSON file; None if there is no such file.
 
     Raises:
-        ModelError: it holds no JSON object, or cannot be read.
+        ModelError: it does not hold a JSON object, or cannot be read.
     """
     try:
         value = json.loads(file.read_text(encoding="utf-8"))
@@ -45,10 +46,10 @@ def read_json(file: Path) -> dict[str, Any] | None:
 
 
 def content_digest(path: Path, progress: Progress = no_progress) -> str:
-    """The SHA-256 of a file, in hexadecimal, read once for as long as the file stays as it is.
+    """The SHA-256 of a file, in hexadecimal, computed once as long as the file does not change.
 
-    Hashing a gigabyte takes seconds, so the digest is kept beside the file's size, times and
-    inode; where any of them differs, the file is read again.
+    Hashing a gigabyte takes seconds, so the digest is stored with the file's size, times and inode;
+    if any of them differs, the file is read again.
 
     Raises:
         OSError: the file cannot be read.
@@ -66,9 +67,9 @@ def content_digest(path: Path, progress: Progress = no_progress) -> str:
 
 
 def remember_digest(path: Path, digest: str, stamp: list[int] | None = None) -> None:
-    """Note the digest of a file, so that `content_digest` need not read it."""
+    """Store the digest of a file, so that `content_digest` need not read it."""
     note, stamp = _note(path), stamp or _stamp(path)
-    # A cache that cannot be written costs time at the next call, and nothing else.
+    # A cache that cannot be written only costs time at the next call.
     with suppress(OSError):
         note.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.NamedTemporaryFile(
@@ -90,10 +91,10 @@ def _note(path: Path) -> Path:
 
 @contextmanager
 def scratch_folder(parent: Path, name: str, progress: Progress = no_progress) -> Iterator[Path]:
-    """An empty folder in `parent`, for the one process that makes `name` there.
+    """An empty folder in `parent`, for the one process that creates `name` there.
 
-    A second process waits until the first is done, so it should look again for what it wanted.
-    The folder is gone afterwards, whatever happens; what a killed process left is removed.
+    A second process waits until the first is done, so it should check again for the result. The
+    folder is always deleted afterwards; so is anything that a killed process left.
 
     Raises:
         OSError: `parent` cannot be written to.
@@ -105,7 +106,7 @@ def scratch_folder(parent: Path, name: str, progress: Progress = no_progress) ->
     try:
         lock.acquire(timeout=0)
     except Timeout:
-        progress(0, 0, f"waiting for another process that makes {name}")
+        progress(0, 0, f"waiting for another process that creates {name}")
         lock.acquire()
     try:
         for left_over in parent.glob(f".{name}-*"):

@@ -1,9 +1,9 @@
 """From a GGUF file to a folder in Hugging Face layout: dense weights, config and tokenizer.
 
-The names, shapes and value transforms are those of transformers' own GGUF support. What is added
-is that the tensors pass through one at a time, that the result is kept, and that nothing is
-dropped: a tensor without a place, a parameter without a tensor or a setting that changes the
-result is an error, and not a model that is slightly another.
+The names, shapes and value transforms are those of transformers' own GGUF support. In addition,
+tensors are converted one at a time, the result is cached, and nothing is dropped: a tensor without
+a place, a parameter without a tensor, or a setting that changes the result is an error rather than
+a slightly different model.
 """
 
 from __future__ import annotations
@@ -36,25 +36,25 @@ if TYPE_CHECKING:
     import torch
 
 CONVERTER = 2
-"""Raised whenever a change here changes the result, so that old conversions are not used."""
+"""Incremented whenever a change here changes the result, so that old conversions are not used."""
 
 MANIFEST = "paceline.json"
 _ENCODER_DECODERS = ("t5", "t5encoder", "umt5", "bart")
 
 
 def convert(path: Path, dtype: str, progress: Progress | None = None) -> Path:
-    """The folder that holds the model of a GGUF file; made at the first call, found at the next.
+    """The folder that holds the model of a GGUF file; created at the first call, reused afterwards.
 
-    It is known by the content of the file, so a replaced file is converted anew and a moved one
-    is not. Beyond the tables of the tokenizer, memory holds one tensor at a time, in float32.
+    It is identified by the file's content, so a replaced file is converted again and a moved one is
+    not. Apart from the tokenizer's tables, only one tensor at a time is in memory, in float32.
 
     Args:
         path: the GGUF file.
         dtype: `float32` or `bfloat16`.
-        progress: told the bytes written so far.
+        progress: called with the bytes written so far.
 
     Raises:
-        InvalidInput: the file is not GGUF.
+        InvalidInput: the file is not a GGUF file.
         ModelError: it is damaged, or the cache cannot be written to.
         UnsupportedModel: Paceline cannot convert this kind of model.
     """
@@ -72,7 +72,7 @@ def convert(path: Path, dtype: str, progress: Progress | None = None) -> Path:
     head = read_head(path)
     try:
         with scratch_folder(parent, key, tell) as scratch:
-            if not _is_whole(folder):  # another process may have made it while we waited
+            if not _is_whole(folder):  # another process may have created it while we waited
                 made = scratch / "model"
                 made.mkdir()
                 _write(head, dtype, made, scratch, tell)
@@ -82,13 +82,13 @@ def convert(path: Path, dtype: str, progress: Progress | None = None) -> Path:
     except OSError as error:
         raise ModelError(
             f"could not convert {path} into {parent}: {error.strerror or error}; "
-            "PACELINE_CACHE names another place"
+            "set PACELINE_CACHE to another place"
         ) from error
     return folder
 
 
 def _is_whole(folder: Path) -> bool:
-    """Whether every file that the conversion wrote is there, in its size."""
+    """Whether every file that the conversion wrote is there with its size."""
     try:
         sizes = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))["files"]
         return all((folder / name).stat().st_size == size for name, size in sizes.items())
@@ -107,7 +107,7 @@ def _write(head: Head, dtype: str, folder: Path, scratch: Path, progress: Progre
     from transformers import GenerationConfig, PreTrainedTokenizerFast
 
     progress(0, 0, f"reading {head.path.name}")
-    # Under a name of its own, since transformers would read any tokenizer files that lie beside.
+    # Under a name of its own, since transformers would read any tokenizer files beside it.
     link = scratch / "source.gguf"
     link.symlink_to(head.path.resolve())
     config = _config(head, link)
@@ -138,10 +138,10 @@ def _config(head: Head, link: Path) -> Any:
     if head.architecture in _ENCODER_DECODERS:
         raise UnsupportedModel(
             f"{head.path} holds an encoder-decoder model ({head.architecture}); those are not "
-            "supported yet, decoder-only models are"
+            "supported yet; use a decoder-only model"
         )
-    # The reader in gguf makes a million small arrays of a large vocabulary; looking through them
-    # for garbage again and again takes half of its time.
+    # For a large vocabulary the reader in gguf makes a million small arrays; scanning them for
+    # garbage again and again takes half of its time.
     collecting = gc.isenabled()
     gc.disable()
     try:
@@ -159,10 +159,12 @@ def _config(head: Head, link: Path) -> Any:
 
 
 def _complete(config: Any, head: Head) -> None:
-    """Set what the file says and transformers leaves at the defaults of the config's class."""
+    """Set what the file specifies but transformers leaves at the config class's defaults."""
     metadata, architecture = head.metadata, head.architecture
     if any(entry.name == "output.weight" for entry in head.tensors):
-        config.tie_word_embeddings = False  # transformers looks into the first of several files
+        config.tie_word_embeddings = (
+            False  # transformers only looks into the first of several files
+        )
     config.rope_parameters = rope_parameters(head, getattr(config, "rope_parameters", None))
     for key, name in (("bos", "bos"), ("eos", "eos"), ("padding", "pad")):
         setattr(config, f"{name}_token_id", metadata.get(f"tokenizer.ggml.{key}_token_id"))
@@ -178,7 +180,7 @@ def _complete(config: Any, head: Head) -> None:
 
 
 def _empty_model(config: Any, head: Head) -> Any:
-    """The model without memory for its weights: names and shapes."""
+    """The model on the meta device: names and shapes without weights."""
     import torch
     from transformers import AutoModelForCausalLM
 
@@ -187,8 +189,8 @@ def _empty_model(config: Any, head: Head) -> Any:
             return AutoModelForCausalLM.from_config(config)
     except what_transformers_raises() as error:
         raise UnsupportedModel(
-            f"{head.path}, architecture {head.architecture!r}, is no causal language model that "
-            f"transformers can build: {one_line(error)}"
+            f"{head.path}, architecture {head.architecture!r}, is not a causal language model "
+            f"that transformers can build: {one_line(error)}"
         ) from error
 
 
@@ -213,10 +215,10 @@ def _write_weights(
                     f"{shapes[name]}"
                 )
             file.write(name, tensor)
-            del tensor  # or it would stay while the next one is unpacked
+            del tensor  # or it would stay in memory while the next one is unpacked
             progress(file.written, file.size, f"converting {head.path.name}")
         if file.missing:
             raise UnsupportedModel(
                 f"{head.path} has no tensor for {', '.join(sorted(file.missing)[:3])} "
-                f"({len(file.missing)} in all)"
+                f"({len(file.missing)} in total)"
             )

@@ -1,8 +1,8 @@
-"""The head of a GGUF file, read and checked before anything trusts it.
+"""The header of a GGUF file, read and checked before it is relied on.
 
-A GGUF file is a head (magic, version, counts, key-value pairs, table of tensors) and, from the
-next aligned byte on, the tensors. All that is known here is where things lie, and whether the
-file holds them: a file cut short anywhere is found without reading the tensors.
+A GGUF file is a header (magic, version, counts, key-value pairs, table of tensors) and, from the
+next aligned byte on, the tensors. This module only determines where things are and whether the file
+holds them: a truncated file is detected without reading the tensors.
 
 Source: the GGUF specification, version 3 (ggml, docs/gguf.md).
 """
@@ -30,15 +30,15 @@ _SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: 
 
 @dataclass(frozen=True, slots=True)
 class TensorEntry:
-    """Where one tensor lies.
+    """The location of one tensor.
 
     Args:
         name: its GGUF name.
         shape: outermost dimension first, as in torch.
-        type_id: how it is stored (`gguf.GGMLQuantizationType`).
-        offset: of its first byte in the file.
+        type_id: its storage type (`gguf.GGMLQuantizationType`).
+        offset: the position of its first byte in the file.
         size: in bytes.
-        path: the file that holds it.
+        path: the file that contains it.
     """
 
     name: str
@@ -51,10 +51,10 @@ class TensorEntry:
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """What a GGUF file says before its tensors.
+    """The header of a GGUF file.
 
     Args:
-        path: of the file; of the first where the model is split over several.
+        path: the file, or the first one if the model is split over several.
         metadata: the key-value pairs; arrays are lists.
         tensors: the table of tensors, in the order of the files.
     """
@@ -65,20 +65,20 @@ class Head:
 
     @property
     def architecture(self) -> str:
-        """Such as `llama` or `qwen2`."""
+        """The architecture, such as `llama` or `qwen2`."""
         return str(self.metadata["general.architecture"])
 
 
 def read_head(path: Path) -> Head:
-    """Read the head of `path` and check that the file holds every tensor that it names.
+    """Read the header of `path` and check that the file holds every tensor that it lists.
 
-    Of a model that is split over several files (`-00001-of-0000N.gguf`) any part may be given; all
-    of them are read, and lie together.
+    If a model is split over several files (`-00001-of-0000N.gguf`), any part may be given; all of
+    them are read and must be in one folder.
 
     Raises:
-        InvalidInput: the file is not GGUF.
-        ModelError: it is damaged or cut short, or cannot be read; a part is missing.
-        UnsupportedModel: it holds no model, or is a part whose name does not say so.
+        InvalidInput: the file is not a GGUF file.
+        ModelError: it is damaged, truncated or unreadable, or a part is missing.
+        UnsupportedModel: it does not contain a model, or is a part whose name does not say so.
     """
     parts = split_paths(path)
     heads = [_read_one(part) for part in parts]
@@ -88,14 +88,14 @@ def read_head(path: Path) -> Head:
         if (max(1, count), no) != (len(parts), number):
             raise UnsupportedModel(
                 f"{one.path} is part {no + 1} of a model that is split over {count} files; join "
-                "them first (`llama-gguf-split --merge`), or give each the name that says so "
+                "them first (`llama-gguf-split --merge`), or name each file accordingly "
                 f"(...-{no + 1:05}-of-{count:05}.gguf)"
             )
     if (kind := head.metadata.get("general.type", "model")) != "model":
-        raise UnsupportedModel(f"{head.path} holds no model but a GGUF of type {kind!r}")
+        raise UnsupportedModel(f"{head.path} does not contain a model but a GGUF of type {kind!r}")
     tensors = tuple(entry for one in heads for entry in one.tensors)
     if len({tensor.name for tensor in tensors}) < len(tensors):
-        raise ModelError(f"{head.path} is damaged: two of its parts hold the same tensor")
+        raise ModelError(f"{head.path} is damaged: two of its parts contain the same tensor")
     return Head(head.path, head.metadata, tensors)
 
 
@@ -134,7 +134,7 @@ def _read_one(path: Path) -> Head:
 
 
 class _Reader:
-    """A place in the file that moves on as values are read, and never past its end."""
+    """A position in the file that advances as values are read, but never past the end."""
 
     def __init__(self, path: Path, data: mmap.mmap) -> None:
         self.path, self.data, self.position = path, data, 4
@@ -164,14 +164,14 @@ class _Reader:
         return Head(self.path, metadata, tensors)
 
     def damaged(self, reason: str) -> ModelError:
-        return ModelError(f"{self.path} is damaged or cut short: {reason}; fetch it again")
+        return ModelError(f"{self.path} is damaged or truncated: {reason}; fetch it again")
 
     def take(self, size: int) -> int:
-        """Move on by `size` bytes and return where they begin."""
+        """Advance by `size` bytes and return where they begin."""
         begin = self.position
         if size > len(self.data) - begin:
             raise self.damaged(
-                f"its head needs {size} bytes at {begin} and the file has {len(self.data)}"
+                f"its header needs {size} bytes at {begin} and the file has {len(self.data)}"
             )
         self.position += size
         return begin
@@ -205,7 +205,7 @@ class _Reader:
     def entry(self) -> tuple[str, tuple[int, ...], int, int]:
         name = self.string()
         (num_dimensions,) = self.scalars("I", 1)
-        # The file counts dimensions from the innermost.
+        # The file lists dimensions from the innermost.
         shape = tuple(reversed(self.scalars("Q", num_dimensions)))
         (type_id,), (offset,) = self.scalars("I", 1), self.scalars("Q", 1)
         return name, shape, type_id, offset
@@ -215,7 +215,7 @@ class _Reader:
     ) -> TensorEntry:
         sizes = _block_sizes()
         if type_id not in sizes:
-            raise self.damaged(f"tensor {name!r} is stored in the unknown way {type_id}")
+            raise self.damaged(f"tensor {name!r} has the unknown storage type {type_id}")
         block, block_bytes = sizes[type_id]
         if not shape or not all(shape) or shape[-1] % block:
             raise self.damaged(f"tensor {name!r} of shape {shape} does not fill blocks of {block}")
@@ -230,7 +230,7 @@ class _Reader:
 
 @cache
 def _block_sizes() -> dict[int, tuple[int, int]]:
-    """For each way of storing: the numbers in a block, and its bytes."""
+    """For each storage type: the values per block, and the bytes per block."""
     from gguf.constants import GGML_QUANT_SIZES
 
     return {int(kind): sizes for kind, sizes in GGML_QUANT_SIZES.items()}

@@ -17,7 +17,7 @@ _CHUNK = 1 << 22
 
 
 def checkpoint_shapes(model: Any) -> dict[str, tuple[int, ...]]:
-    """The shape of each tensor of the checkpoint, a tied one under its first name alone."""
+    """The shape of each tensor of the checkpoint; a tied one only under its first name."""
     seen: set[int] = set()
     shapes = {}
     for name, tensor in model.state_dict(keep_vars=True).items():
@@ -45,7 +45,8 @@ def converted_tensors(head: Head, model: Any) -> Iterator[tuple[str, torch.Tenso
         config=model.config.to_dict()
     )
     names = _names(head, model, processor)
-    # Experts come in several tensors that fill one; the processor gathers those in `gathered`.
+    # Experts are stored as several tensors that fill one; the processor collects them in
+    # `gathered`.
     gathered: dict[str, torch.Tensor] = {}
     targets = {t.name: names.get(t.name) or names.get(_stem(t.name)) for t in head.tensors}
     waiting = Counter(targets.values())
@@ -67,7 +68,7 @@ def converted_tensors(head: Head, model: Any) -> Iterator[tuple[str, torch.Tenso
                 raise without_place(head, result.name)
             name = names[result.name]
             tensor = torch.from_numpy(np.ascontiguousarray(result.weights))
-            del result  # so that the one who takes the tensor can let go of it
+            del result  # so that the consumer can free the tensor
             yield name, tensor
             del tensor
         for name in [name for name in gathered if not waiting[name]]:
@@ -75,12 +76,12 @@ def converted_tensors(head: Head, model: Any) -> Iterator[tuple[str, torch.Tenso
 
 
 def _names(head: Head, model: Any, processor: Any) -> dict[str, str]:
-    """From GGUF names to those of transformers."""
+    """Maps GGUF names to those of transformers."""
     from transformers.modeling_gguf_pytorch_utils import get_gguf_hf_weights_map
 
     try:
-        # transformers walks through every module, and builds a table at each, for the sake of the
-        # few models whose names begin further down. The top level serves the others.
+        # transformers walks through every module and builds a table at each, for the few models
+        # whose names begin further down. For all others the top level suffices.
         names = get_gguf_hf_weights_map(_TopLevel(model), processor)
         if not set(checkpoint_shapes(model)) <= set(names.values()):
             names = get_gguf_hf_weights_map(model, processor)
@@ -90,7 +91,7 @@ def _names(head: Head, model: Any, processor: Any) -> dict[str, str]:
 
 
 class _TopLevel:
-    """As much of a model as the table of names is made from, without its modules."""
+    """The part of a model from which the name table is built, without its modules."""
 
     def __init__(self, model: Any) -> None:
         self.config, self.state_dict = model.config, model.state_dict
@@ -104,7 +105,7 @@ def _stem(name: str) -> str:
 
 
 def _dequantised(entry: TensorEntry) -> Any:
-    """One tensor in float32, read and unpacked in pieces so that no second copy arises."""
+    """One tensor in float32, read and unpacked in pieces so that there is never a second copy."""
     import numpy as np
     from gguf.constants import GGMLQuantizationType
     from gguf.quants import dequantize

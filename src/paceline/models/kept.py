@@ -1,4 +1,4 @@
-"""What the cache holds of converted models, and how to be rid of it."""
+"""The converted models in the cache, and how to delete them."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from paceline.models.conversion import CONVERTER, MANIFEST
 
 @dataclass(frozen=True, slots=True)
 class Conversion:
-    """A GGUF file that was unpacked once and is found again.
+    """A GGUF file that was unpacked once and is reused.
 
     Args:
-        folder: where it lies.
+        folder: the folder of the conversion.
         source: the name of the GGUF file.
-        sha256: of that file; of a model in several files, theirs.
-        dtype: what it was unpacked to.
-        size_bytes: on the disk.
+        sha256: the hash of that file, or of all files of a split model.
+        dtype: the dtype it was unpacked to.
+        size_bytes: its size on disk.
         is_current: whether this version of Paceline uses it.
     """
 
@@ -35,14 +35,14 @@ class Conversion:
 
 
 def conversions() -> list[Conversion]:
-    """Every conversion in the cache, in the order of their folders."""
+    """Every conversion in the cache, ordered by folder."""
     parent = cache_folder() / "converted"
     folders = sorted(path for path in parent.glob("*") if path.is_dir())
     return [_read(folder) for folder in folders if not folder.name.startswith(".")]
 
 
 def remove(kept: Iterable[Conversion]) -> int:
-    """Delete conversions; they are made again when they are needed. Returns the bytes freed.
+    """Delete conversions; they are made again when needed. Returns the bytes freed.
 
     Raises:
         ModelError: one cannot be deleted.
@@ -61,7 +61,7 @@ def _read(folder: Path) -> Conversion:
     try:
         manifest = read_json(folder / MANIFEST) or {}
     except ModelError:
-        manifest = {}  # cut short: nothing uses it
+        manifest = {}  # incomplete: nothing uses it
     return Conversion(
         folder,
         str(manifest.get("source", "unknown")),

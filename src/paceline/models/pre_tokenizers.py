@@ -1,10 +1,9 @@
-r"""How a byte-level tokenizer splits text before it merges, by the name that a GGUF file gives.
+r"""How a byte-level tokenizer splits text before merging, by the name in a GGUF file.
 
-A GGUF file holds the vocabulary and the merges, and of the split a name alone. Merges that were
-learned within one split give other tokens under another, so a name that is not known is refused.
-
-The patterns are those of the models' own tokenizers; each splits the pieces that the one before
-left, into what matches and what lies between. Source of the names: llama.cpp, `llama-vocab.cpp`.
+A GGUF file contains the vocabulary and the merges, but only the name of the split. Merges that were
+learned with one split give other tokens with another, so an unknown name is refused. The patterns
+are those of the models' own tokenizers; each splits the pieces left by the previous one into
+matches and the text between them. Source of the names: llama.cpp, `llama-vocab.cpp`.
 """
 
 from __future__ import annotations
@@ -162,18 +161,18 @@ WHOLE_WORDS = frozenset(
         "minicpm5",
     }
 )
-"""Those under which a piece that is a token is that token, whatever its merges would give."""
+"""Those for which a piece that is a token is that token, whatever its merges would give."""
 
 
 def set_pre_tokenizer(tokenizer: Any, head: Head) -> None:
-    """Split text the way that the file names; nothing where its tokenizer is not byte-level BPE.
+    """Set the split that the file names; does nothing if its tokenizer is not byte-level BPE.
 
     Args:
-        tokenizer: a `PreTrainedTokenizerFast` made of the file; changed in place.
-        head: of the file.
+        tokenizer: a `PreTrainedTokenizerFast` made from the file; changed in place.
+        head: the header of the file.
 
     Raises:
-        UnsupportedModel: a name that is not known.
+        UnsupportedModel: the name is unknown.
     """
     if head.metadata.get("tokenizer.ggml.model") != "gpt2":
         return
@@ -181,7 +180,7 @@ def set_pre_tokenizer(tokenizer: Any, head: Head) -> None:
     if not name:
         warnings.warn(
             f"{head.path.name} does not say how its tokenizer splits text (tokenizer.ggml.pre), as "
-            "files of early 2024 do not; GPT-2's split is taken. A newer file is safer",
+            "files of early 2024 do not; GPT-2's split is assumed. A newer file is safer",
             stacklevel=2,
         )
         name = "gpt-2"

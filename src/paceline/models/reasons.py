@@ -1,4 +1,4 @@
-"""What went wrong in another library, in one line."""
+"""One-line messages for errors in other libraries."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from functools import cache
 
 
 def one_line(error: BaseException) -> str:
-    r"""The message of an error without its line breaks, or its kind where it has none.
+    r"""The message of an error without line breaks, or its type if it has none.
 
     >>> one_line(ValueError("bad field:\n    it is 3"))
     'bad field: it is 3'
@@ -16,11 +16,11 @@ def one_line(error: BaseException) -> str:
 
 @cache
 def what_transformers_raises() -> tuple[type[Exception], ...]:
-    """What reading files with transformers raises where they do not hold what it expects."""
+    """The errors that transformers raises when files do not hold what it expects."""
     from huggingface_hub.errors import StrictDataclassError
 
     return (
-        StrictDataclassError,  # a config with values of the wrong kind
+        StrictDataclassError,  # a config with values of the wrong type
         ValueError,
         TypeError,
         LookupError,

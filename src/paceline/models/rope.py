@@ -1,8 +1,8 @@
-"""What a GGUF file says of the rotary embedding, in the terms of a transformers config.
+"""A GGUF file's rotary embedding settings, in the terms of a transformers config.
 
-transformers' GGUF support reads the base frequency alone, and for some architectures not even
-that. A model whose frequencies are scaled would load without a word and be another model at every
-position, so they are read here, and a scaling that is not known is refused.
+transformers' GGUF support reads only the base frequency, and for some architectures not even that.
+A model with scaled frequencies would load silently and compute something else at every position. So
+the settings are read here, and an unknown scaling is refused.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ _LLAMA3_LOW, _LLAMA3_HIGH, _LLAMA3_CONTEXT = 1.0, 4.0, 8192
 
 
 def rope_parameters(head: Head, base: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
-    """The `rope_parameters` of the config, `base` being what transformers made of the file.
+    """The `rope_parameters` of the config; `base` is what transformers read from the file.
 
     Raises:
-        UnsupportedModel: a scaling that cannot be expressed.
+        UnsupportedModel: the scaling cannot be expressed.
     """
     kind = head.metadata.get(f"{head.architecture}.rope.scaling.type", "none")
     factor = head.metadata.get(f"{head.architecture}.rope.scaling.factor", 1.0)
     factors = [t for t in head.tensors if t.name == "rope_freqs.weight"]
-    # Nested mappings, one a kind of layer, cannot take one scaling for all.
+    # Nested mappings, one per kind of layer, cannot take one scaling for all.
     flat = base is not None and not any(isinstance(value, Mapping) for value in base.values())
     if base is not None and flat:
         theta = head.metadata.get(f"{head.architecture}.rope.freq_base", base.get("rope_theta"))
@@ -45,7 +45,7 @@ def rope_parameters(head: Head, base: Mapping[str, Any] | None) -> Mapping[str, 
 
 
 _YARN = {"yarn_ext_factor": 1.0, "yarn_attn_factor": 1.0, "yarn_log_multiplier": None}
-"""What GGUF can say of YaRN beyond transformers' terms, with the values that those mean."""
+"""The YaRN settings of GGUF that transformers lacks, with the values that it implies."""
 
 
 def _yarn(head: Head, factor: float) -> dict[str, Any]:
@@ -70,8 +70,8 @@ def _yarn(head: Head, factor: float) -> dict[str, Any]:
 def _llama3(head: Head, theta: float) -> dict[str, Any]:
     """Llama 3's scaling, which GGUF stores as the divisor of each frequency.
 
-    The divisors depend on four numbers. Every released model has the same three, and the fourth
-    is the largest divisor; the result is held against the file.
+    The divisors depend on four numbers. Every released model has the same three, and the fourth is
+    the largest divisor; the result is checked against the file.
     """
     divisors = _read_divisors(head)
     factor = round(max(divisors), 4)
@@ -103,7 +103,7 @@ def _read_divisors(head: Head) -> list[float]:
 
     entry = next(t for t in head.tensors if t.name == "rope_freqs.weight")
     if entry.type_id != 0:  # float32
-        raise _unknown(head, "of frequencies in another type than float32")
+        raise _unknown(head, "of frequencies in a type other than float32")
     with head.path.open("rb") as file:
         file.seek(entry.offset)
         divisors = array("f", file.read(entry.size))

@@ -1,4 +1,4 @@
-"""What a checkpoint's generation config asks of decoding."""
+"""The decoding options in a checkpoint's generation config."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _NOT_TAKEN = {
     "guidance_scale": 1,
     "watermarking_config": None,
 }
-"""Settings that change greedy answers and are not applied, with the value that changes nothing."""
+"""Settings that change greedy answers but are not applied, with their neutral values."""
 
 
 def generation_settings(source: Any) -> dict[str, Any]:
@@ -41,10 +41,10 @@ def generation_settings(source: Any) -> dict[str, Any]:
 
 
 def sampling_defaults(settings: Mapping[str, Any]) -> Mapping[str, float]:
-    """The sampling options that a generation config sets, by their names here.
+    """The sampling options that a generation config sets, by their names in Paceline.
 
-    Not the temperature: answers are greedy unless one is asked for. The others cut what is drawn
-    at a temperature, and the repetition penalty holds at any.
+    The temperature is left out: answers are greedy unless one is requested. The others truncate the
+    distribution at a temperature above 0, and the repetition penalty applies at any.
 
     >>> sampling_defaults({"repetition_penalty": 1.3, "temperature": 0.7, "top_p": 0.8})
     mappingproxy({'repetition_penalty': 1.3, 'top_p': 0.8})
@@ -55,7 +55,7 @@ def sampling_defaults(settings: Mapping[str, Any]) -> Mapping[str, float]:
 
 
 def settings_not_taken(settings: Mapping[str, Any]) -> list[str]:
-    """The settings that change answers of `generate` and are not applied, as `name=value`.
+    """The settings that change answers of `generate` but are not applied, as `name=value`.
 
     >>> settings_not_taken({"no_repeat_ngram_size": 3, "num_beams": 1, "eos_token_id": 2})
     ['no_repeat_ngram_size=3']

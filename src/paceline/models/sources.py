@@ -1,4 +1,4 @@
-"""From what a user names to a folder in Hugging Face layout that is safe to load."""
+"""From a user's model name to a folder in Hugging Face layout that is safe to load."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ class Files:
     """A model on disk.
 
     Args:
-        folder: holds `config.json`, the weights and the tokenizer, in Hugging Face layout.
-        name: short, for messages and reports.
+        folder: contains `config.json`, the weights and the tokenizer, in Hugging Face layout.
+        name: a short name for messages and reports.
     """
 
     folder: Path
@@ -44,22 +44,23 @@ def resolve(
     trust_remote_code: bool = False,
     progress: Progress | None = None,
 ) -> Files:
-    """The files of a model, fetched and converted where they have to be.
+    """The files of a model, fetched and converted if necessary.
 
     Args:
         source: a known name (see `KNOWN`), a path to a `.gguf` file, a folder in Hugging Face
             layout, or the name of a model on the hub (`org/model`); looked for in that order.
-        dtype: `bfloat16` or `float32`; what a GGUF file is unpacked to. Folders stay as they are.
-        allow_pickle: take pickled weights where there are no safetensors. Unpickling runs any
-            code that the file holds.
-        trust_remote_code: take models that need Python code of their own, which is then run.
-        progress: told how far a slow step is.
+        dtype: `bfloat16` or `float32`: the dtype a GGUF file is unpacked to. Folders stay as they
+            are.
+        allow_pickle: accept pickled weights if there are no safetensors. Unpickling runs any code
+            that the file contains.
+        trust_remote_code: accept models that need Python code of their own, which is then run.
+        progress: called with the progress of slow steps.
 
     Raises:
-        UnknownName: no such name.
-        InvalidInput: no such file, not a model's folder, or a switch is needed.
-        ModelError: damaged files, or a hub or index that cannot be reached.
-        UnsupportedModel: a kind of model that Paceline cannot decode.
+        UnknownName: there is no such name.
+        InvalidInput: there is no such file, it is not a model's folder, or a switch is needed.
+        ModelError: files are damaged, or the hub or index cannot be reached.
+        UnsupportedModel: Paceline cannot decode this kind of model.
     """
     dtype_name = str(dtype).removeprefix("torch.")
     if dtype_name not in DTYPES:
@@ -69,9 +70,9 @@ def resolve(
         return Files(convert(fetch(text, progress), dtype_name, progress), text)
     if path.is_file():
         if path.suffix in (".bin", ".pt", ".pth", ".safetensors"):
-            raise InvalidInput(f"{path} holds weights alone; give the folder it lies in")
+            raise InvalidInput(f"{path} contains only weights; give the folder it is in")
         return Files(convert(path, dtype_name, progress), path.stem)
-    if text and path.is_dir():  # an empty text would be the folder one is in
+    if text and path.is_dir():  # an empty string would be the current folder
         check_folder(path, allow_pickle=allow_pickle, trust_remote_code=trust_remote_code)
         return Files(path, path.resolve().name)
     if path.suffix == ".gguf" or path.is_absolute() or text.startswith((".", "~")):
@@ -85,7 +86,7 @@ def resolve(
 
 
 def _path(source: str | Path) -> Path:
-    """The path that `source` may be, one that can be asked whether it is there."""
+    """The path that `source` may be, if the file system accepts it as one."""
     try:
         path = Path(source).expanduser()
         path.exists()
@@ -99,12 +100,12 @@ def _path(source: str | Path) -> Path:
 def check_folder(
     folder: Path, *, allow_pickle: bool = False, trust_remote_code: bool = False
 ) -> None:
-    """Check that transformers can load a causal language model from `folder`, and safely.
+    """Check that transformers can load a causal language model from `folder` safely.
 
     Raises:
-        InvalidInput: not a model's folder, or a switch is needed.
-        ModelError: damaged or missing weights.
-        UnsupportedModel: not a decoder-only language model that transformers knows.
+        InvalidInput: it is not a model's folder, or a switch is needed.
+        ModelError: weights are damaged or missing.
+        UnsupportedModel: it is not a decoder-only language model that transformers knows.
     """
     config = read_json(folder / "config.json")
     adapter = read_json(folder / "adapter_config.json")
@@ -131,8 +132,8 @@ def _check_kind(folder: Path, config: dict[str, Any], trust_remote_code: bool) -
     kind = config.get("model_type")
     if config.get("is_encoder_decoder"):
         raise UnsupportedModel(
-            f"{folder} holds an encoder-decoder model ({kind}); those are not supported yet, "
-            "decoder-only models are"
+            f"{folder} holds an encoder-decoder model ({kind}); those are not supported yet; use "
+            "a decoder-only model"
         )
     if kind not in CONFIG_MAPPING:
         if "auto_map" not in config:
@@ -140,7 +141,7 @@ def _check_kind(folder: Path, config: dict[str, Any], trust_remote_code: bool) -
                 f"{folder} holds a model of type {kind!r}, which this transformers does not know"
             )
         if trust_remote_code:
-            return  # what its code makes of it can only be seen by running it
+            return  # what its code does can only be seen by running it
         raise _needs_code(folder, f"a model of type {kind!r}")
     try:
         loaded = AutoConfig.from_pretrained(folder, trust_remote_code=False)
@@ -150,12 +151,12 @@ def _check_kind(folder: Path, config: dict[str, Any], trust_remote_code: bool) -
         ) from error
     if loaded.is_encoder_decoder or type(loaded) not in MODEL_FOR_CAUSAL_LM_MAPPING:
         raise UnsupportedModel(
-            f"{folder} holds a model of type {kind!r}, which is no decoder-only language model"
+            f"{folder} holds a model of type {kind!r}, which is not a decoder-only language model"
         )
 
 
 def _check_tokenizer_code(folder: Path, trust_remote_code: bool) -> None:
-    """A tokenizer of its own code, where transformers has none for it, needs the switch too."""
+    """A tokenizer with code of its own that transformers lacks needs the switch too."""
     settings = read_json(folder / "tokenizer_config.json") or {}
     can_do_without = trust_remote_code or (folder / "tokenizer.json").is_file()
     if "auto_map" in settings and not can_do_without:
@@ -164,7 +165,8 @@ def _check_tokenizer_code(folder: Path, trust_remote_code: bool) -> None:
 
 def _needs_code(folder: Path, what: str) -> InvalidInput:
     return InvalidInput(
-        f"{folder} brings Python code for {what}, which would be run; pass trust_remote_code=True "
+        f"{folder} contains Python code for {what}, which would be run; pass "
+        "trust_remote_code=True "
         "if you trust it"
     )
 
@@ -185,22 +187,22 @@ def _check_weights(folder: Path, allow_pickle: bool) -> None:
     pickled = sorted(file.name for pattern in _PICKLED for file in folder.glob(pattern))
     if pickled and not allow_pickle:
         raise InvalidInput(
-            f"{folder} has no safetensors but pickled weights ({pickled[0]}), and unpickling runs "
-            "any code that they hold; pass allow_pickle=True if you trust them"
+            f"{folder} has no safetensors, only pickled weights ({pickled[0]}), and unpickling "
+            "runs any code in them; pass allow_pickle=True if you trust them"
         )
     if not pickled:
         raise InvalidInput(f"{folder} has no weights: expected *.safetensors")
 
 
 def _check_safetensors(file: Path) -> None:
-    """Read the head, which says how long the file must be."""
+    """Read the header, which gives the length of the file."""
     from safetensors import SafetensorError, safe_open
 
     try:
         with safe_open(file, framework="numpy"):
             pass
     except (SafetensorError, OSError) as error:
-        raise ModelError(f"{file} is damaged or cut short ({error}); fetch it again") from error
+        raise ModelError(f"{file} is damaged or truncated ({error}); fetch it again") from error
 
 
 def _from_hub(name: str, allow_pickle: bool, trust_remote_code: bool) -> Path:
@@ -210,7 +212,7 @@ def _from_hub(name: str, allow_pickle: bool, trust_remote_code: bool) -> Path:
     wanted = [*_WANTED, *(_PICKLED if allow_pickle else ())]
     wanted += ["*.py"] if trust_remote_code else []
     try:
-        # What lies in folders is another format's; "consolidated" holds the same weights again.
+        # Subfolders hold other formats; "consolidated" files hold the same weights again.
         return Path(
             snapshot_download(
                 name, allow_patterns=wanted, ignore_patterns=["*/*", "consolidated*", "training*"]

@@ -1,7 +1,8 @@
-"""A safetensors file that is written tensor by tensor, so that the model is never in memory whole.
+"""A safetensors file written tensor by tensor, so that the whole model is never in memory.
 
-The format: eight bytes with the length of the head, a head in JSON with the place of each tensor,
-then the tensors without gaps. The places follow from the shapes, so the head can go first.
+The format: eight bytes with the length of the header, a JSON header with the position of each
+tensor, then the tensors without gaps. Positions follow from shapes, so the header can be written
+first.
 
 Source: the safetensors format (safetensors, README, "Format").
 """
@@ -27,9 +28,9 @@ class TensorFile:
     """A context in which tensors of one dtype are written to `path`, in any order.
 
     Args:
-        path: of the new file.
+        path: the new file.
         shapes: the shape of each tensor, by name.
-        dtype: what they are stored as; `write` casts to it.
+        dtype: the dtype in the file; `write` casts to it.
     """
 
     def __init__(
@@ -50,7 +51,7 @@ class TensorFile:
             }
             self._places[name], position = position, end
         text = json.dumps(head).encode()
-        self._head = text + b" " * (-len(text) % 8)  # so that the tensors are aligned
+        self._head = text + b" " * (-len(text) % 8)  # to align the tensors
         self.size = position
 
     def __enter__(self) -> TensorFile:
@@ -59,7 +60,7 @@ class TensorFile:
         return self
 
     def write(self, name: str, tensor: torch.Tensor) -> None:
-        """Cast `tensor` and put it in its place. Each is written once."""
+        """Cast `tensor` and write it to its position. Each tensor is written once."""
         import torch
 
         self.missing.remove(name)
@@ -71,7 +72,7 @@ class TensorFile:
         self.written += tensor.numel() * self.dtype.itemsize
 
     def __exit__(self, *error: object) -> None:
-        # The caller moves the file to its place: what is there must be on the disk by then.
+        # The caller moves the file to its final place: by then the data must be on disk.
         self._file.flush()
         os.fsync(self._file.fileno())
         self._file.close()

@@ -26,7 +26,7 @@ END_OF_ANSWER = frozenset(
         "<\uff5cend\u2581of\u2581sentence\uff5c>",
     }
 )
-"""The control tokens that end an answer in the chat formats in use."""
+"""The control tokens that end an answer in common chat formats."""
 
 
 def load_tokenizer(folder: Path, *, trust_remote_code: bool = False) -> Any:
@@ -46,9 +46,9 @@ def load_tokenizer(folder: Path, *, trust_remote_code: bool = False) -> Any:
 
 
 def eos_token_ids(*sources: Any) -> frozenset[int]:
-    """The tokens that end an answer, of the first source that names any.
+    """The tokens that end an answer, from the first source that names any.
 
-    `generate` of transformers asks the generation config alone, so put that first for the same
+    `generate` of transformers only uses the generation config, so put that first to get the same
     answers: `eos_token_ids(model.generation_config, model.config, tokenizer)`.
 
     Args:
@@ -68,11 +68,11 @@ def eos_token_ids(*sources: Any) -> frozenset[int]:
 
 
 def end_token_ids(head: Head) -> list[int]:
-    """The tokens that end an answer: the one that the file names first, then the others.
+    """The tokens that end an answer: first the one that the file names, then the others.
 
-    GGUF names one end of text, and at most one end of turn and of message; chat models end with
-    others too. As llama.cpp does, a control token with a well-known name counts; but not the
-    unknown token, which some vocabularies give such a name.
+    GGUF names one end of text and at most one end of turn and of message, but chat models use
+    others too. As in llama.cpp, a control token with a well-known name counts, except the unknown
+    token, to which some vocabularies give such a name.
     """
     metadata = head.metadata
     named = [metadata.get(f"tokenizer.ggml.{kind}_token_id") for kind in ("eos", "eot", "eom")]

@@ -1,4 +1,4 @@
-"""Text around the token core: prompts in, pieces of text out, stop strings in between."""
+"""Text around the token core: prompts in, pieces of text out, and stop strings."""
 
 from paceline.text.detokenize import IncrementalDetokenizer
 from paceline.text.fingerprint import tokenizer_fingerprint

@@ -12,30 +12,31 @@ from paceline.errors import InvalidInput
 _REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 _BYTE = re.compile("<0x[0-9A-F]{2}>")
 _LONG_WINDOW = 128
-# Clean-up (" n't" -> "n't" and its like) changes nothing around any other character than these.
+# Clean-up (" n't" -> "n't" and so on) only changes text around these characters.
 _NO_CLEAN_UP = re.compile(r"[^ .?!,'ntmsver]")
 
 
 class _Kind(Enum):
-    SKIPPED = auto()  # `decode` passes over it: a special token, or no token at all
-    BYTE = auto()  # stands for one byte
+    SKIPPED = auto()  # `decode` skips it: a special token, or not a token at all
+    BYTE = auto()  # encodes one byte
     PLAIN = auto()
 
 
 class IncrementalDetokenizer:
-    """From tokens to text, piece by piece, at a constant cost a token.
+    """From tokens to text, piece by piece, at a constant cost per token.
 
-    The pieces put together are `tokenizer.decode(tokens, skip_special_tokens=True)`, whatever the
-    blocks they came in. A piece is final: no later token changes it. What a decoder makes
-    of a token depends on the tokens before it in two ways: the first token may lose its leading
-    space, and bytes join into characters. So a short window of tokens is decoded again, from a
-    place that lies between two characters and behind a token that already shows something.
+    The joined pieces equal `tokenizer.decode(tokens, skip_special_tokens=True)`, however the tokens
+    were grouped. A piece is final: no later token changes it. The text of a token depends on the
+    tokens before it in two ways: the first token may lose its leading space, and bytes join into
+    characters. So a short window of tokens is decoded again, from a position between two characters
+    and after a token that has already produced text.
 
-    `tokenizers.DecodeStream` works alike, but takes a run of `<0xE2>`-like tokens for final as
-    soon as it makes a character; the decoder takes back the whole run when a later byte spoils it.
+    `tokenizers.DecodeStream` works similarly, but treats a run of `<0xE2>`-like tokens as final as
+    soon as it makes a character; the decoder takes back the whole run if a later byte makes it
+    invalid.
 
     Args:
-        tokenizer: of transformers.
+        tokenizer: a tokenizer of transformers.
     """
 
     def __init__(self, tokenizer: Any) -> None:
@@ -43,11 +44,11 @@ class IncrementalDetokenizer:
         self._kinds: dict[int, _Kind] = {}
         self._window: list[int] = []
         self._mark = 0  # the window's tokens before it are final, and a character ends there
-        self._shown = 0  # characters of the window's text that are final
+        self._shown = 0  # number of final characters of the window's text
         self._run = 0  # the byte tokens at the end of the window
         self._limit = _LONG_WINDOW
         self._cleans_up = _cleans_up(tokenizer)
-        self._raw = ""  # final, but clean-up may change it
+        self._raw = ""  # final, but clean-up may still change it
         self._finished = False
 
     def feed(self, tokens: Sequence[int]) -> str:
@@ -63,7 +64,7 @@ class IncrementalDetokenizer:
         if end == self._mark:
             return ""
         text = self._decode(self._window[:end])
-        # Of the incomplete characters at the end of a text, the last alone can be completed.
+        # Of the incomplete characters at the end of a text, only the last can be completed.
         complete = not text.endswith(_REPLACEMENT)
         ready = max(self._shown, len(text) if complete else len(text) - 1)
         piece, self._shown = text[self._shown : ready], ready
@@ -75,10 +76,10 @@ class IncrementalDetokenizer:
 
     @property
     def pending(self) -> str:
-        """What `finish` would return: the text behind the pieces so far, if nothing follows."""
+        """What `finish` would return: the text after the pieces so far, if nothing follows."""
         if self._finished:
             return ""
-        # Everything may be shown already; the common case costs nothing.
+        # The common case, in which all text has been returned already, costs nothing.
         if self._mark == len(self._window) and not self._raw:
             return ""
         rest = self._decode(self._window)[self._shown :]
@@ -104,7 +105,7 @@ class IncrementalDetokenizer:
         )
 
     def _begin_at_mark(self, end: int) -> None:
-        """Drop the tokens before the mark, if those behind it show that they are not the first."""
+        """Drop the tokens before the mark, if those after it show that they are not the first."""
         context = self._decode(self._window[self._mark : end])
         if context.strip():
             del self._window[: self._mark]
@@ -112,9 +113,9 @@ class IncrementalDetokenizer:
             self._limit = _LONG_WINDOW
 
     def _begin_late(self, text: str) -> None:
-        """Shorten a window that no mark did (of spaces, say, or of bytes that are no text).
+        """Shorten a window without a mark (one of spaces, or of bytes that are not text).
 
-        The place is tried: the window from there on must give the same text as the whole.
+        The cut is tested: the window from there on must give the same text as the whole.
         """
         window = self._window
         hidden = len(text) - self._shown  # at most an incomplete character
@@ -141,7 +142,7 @@ class IncrementalDetokenizer:
 
 def _kind(tokenizer: Any, token: int) -> _Kind:
     text = tokenizer.convert_ids_to_tokens(token)
-    if text is None:  # the vocabulary of the model may be padded
+    if text is None:  # the model's vocabulary may be padded
         return _Kind.SKIPPED
     if _BYTE.fullmatch(text):
         return _Kind.BYTE

@@ -11,22 +11,22 @@ from typing import Any, NamedTuple
 from paceline.errors import InvalidInput
 
 PIECE = 1 << 16
-"""About how many characters of a plain text come at once."""
+"""The approximate number of characters of plain text per part."""
 
 _LONGEST = 1 << 20
 JSON_LINES = (".jsonl", ".ndjson")
 
 _SEAM = re.compile(r"\n(?=\S)")
-"""Where a text may be cut: tokens hardly reach over the start of a line that is not indented."""
+"""Where a text may be cut: tokens rarely span the start of a line that is not indented."""
 
 
 class Piece(NamedTuple):
     """A part of a document.
 
     Args:
-        text: of it.
+        text: the text of this part.
         is_last: whether the document ends with it.
-        num_bytes: of the file, up to its end.
+        num_bytes: the bytes of the file up to the end of this part.
     """
 
     text: str
@@ -35,15 +35,15 @@ class Piece(NamedTuple):
 
 
 def read_documents(path: Path, field: str = "text") -> Iterator[Piece]:
-    """The documents of a file: each line of JSON lines, else the file as one.
+    """The documents of a file: each line of a JSON lines file, otherwise the whole file.
 
     Args:
-        path: names that end in .jsonl or .ndjson hold JSON lines.
-        field: where the text of an object stands: a text, or a list of texts or of chat messages
-            (with `content`), each a document. A line may also be a text itself.
+        path: files named .jsonl or .ndjson hold JSON lines.
+        field: the key of an object's text: a string, or a list of strings or of chat messages (with
+            `content`), each a document. A line may also be a string itself.
 
     Raises:
-        InvalidInput: it cannot be read, is not text in UTF-8, or has a line that is something else.
+        InvalidInput: it cannot be read, is not UTF-8 text, or has a line of another form.
     """
     read = _lines if path.suffix.lower() in JSON_LINES else _plain
     try:
@@ -88,8 +88,8 @@ def _texts(line: str, field: str, where: str) -> list[str]:
     if isinstance(value, dict):
         if field not in value:
             raise InvalidInput(
-                f"{where}: the object has no {field!r}; it has {', '.join(map(repr, value))}. Say "
-                "where the text stands with --field NAME"
+                f"{where}: the object has no {field!r}; it has {', '.join(map(repr, value))}. "
+                "Name the one with the text with --field NAME"
             )
         value = value[field]
     items = value if isinstance(value, list) else [value]

@@ -1,4 +1,4 @@
-"""The fingerprint of a tokenizer: equal where the same ids mean the same tokens."""
+"""The fingerprint of a tokenizer: equal if the same ids mean the same tokens."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from typing import Any
 
 
 def tokenizer_fingerprint(tokenizer: Any) -> str:
-    """Thirty-two hexadecimal digits that follow from the vocabulary, ids and all.
+    """Thirty-two hexadecimal digits computed from the vocabulary, including the ids.
 
     Args:
-        tokenizer: of transformers.
+        tokenizer: a tokenizer of transformers.
     """
     digest = hashlib.sha256()
     for token, number in sorted(tokenizer.get_vocab().items(), key=lambda item: item[1]):

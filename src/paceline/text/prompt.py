@@ -1,4 +1,4 @@
-"""From a prompt, a text or chat messages, to token ids."""
+"""From a prompt (text or chat messages) to token ids."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ _OUTPUT = frozenset(
     {"tokenize", "padding", "truncation", "max_length", "return_tensors", "return_dict"}
     | {"return_assistant_tokens_mask", "tokenizer_kwargs"}
 )
-"""Arguments of `apply_chat_template` that are no values for the template."""
+"""Arguments of `apply_chat_template` that are not values for the template."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ChatOptions:
-    """What a chat template is given besides the messages.
+    """What a chat template receives in addition to the messages.
 
     Args:
-        tools: that the model may call: their JSON schemas, or Python functions with docstrings.
-        template_kwargs: values that the template of the model knows, such as `enable_thinking`.
-        continue_final_message: the last message is the beginning of the model's answer, which goes
-            on from there.
+        tools: the tools that the model may call: JSON schemas, or Python functions with docstrings.
+        template_kwargs: values that the model's template uses, such as `enable_thinking`.
+        continue_final_message: the last message is the beginning of the model's answer, which
+            continues from there.
 
     Raises:
-        InvalidInput: values that are no such thing.
+        InvalidInput: a value is of the wrong kind.
     """
 
     tools: Any = None
@@ -47,15 +47,15 @@ class ChatOptions:
             )
         if wrong := sorted(self.template_kwargs.keys() & (_OWN | _OUTPUT)):
             raise InvalidInput(
-                f"{wrong[0]!r} is no value for a chat template"
+                f"{wrong[0]!r} is not a value for a chat template"
                 + ("; it is an option of its own" if wrong[0] in _OWN else "; leave it out")
             )
 
     def refuse(self, prompt: str) -> None:
-        """Raise if anything was given, for a prompt without a template."""
+        """Raise if anything was given, for a prompt that uses no template."""
         if self.tools is not None or self.template_kwargs or self.continue_final_message:
             raise InvalidInput(
-                "tools, chat_template_kwargs and continue_final_message go with chat messages; the "
+                "tools, chat_template_kwargs and continue_final_message require chat messages; the "
                 f"prompt is {prompt}: leave them out, or give messages"
             )
 
@@ -72,15 +72,15 @@ def encode_prompt(
         tokenizer: of transformers.
         prompt: a text, encoded as the tokenizer does by default, with its start token if it has
             one (not twice where the text already begins with it); or chat messages, mappings with
-            `role` and `content`, which go through the chat template. The template alone says what
-            special tokens a chat has. Content may be a list of parts of type "text", which are
-            joined by newlines; that of the assistant may be None, beside tool calls say.
+            `role` and `content`, which go through the chat template. Only the template determines
+            the special tokens of a chat. Content may be a list of parts of type "text", which are
+            joined by newlines. The assistant's content may be None, for example with tool calls.
         add_generation_prompt: end a chat where the model's answer begins.
-        chat: what the template is given besides messages; None is nothing.
+        chat: what the template receives in addition to the messages; None for nothing.
 
     Raises:
-        InvalidInput: an empty prompt, malformed messages, no chat template, messages that the
-            template refuses, or options that it does not know.
+        InvalidInput: the prompt is empty, messages are malformed, there is no chat template, or the
+            template refuses the messages or does not use an option.
     """
     chat = ChatOptions() if chat is None else chat
     if isinstance(prompt, str):
@@ -122,7 +122,7 @@ def encode_prompt(
 
 
 def _check_known(tokenizer: Any, chat: ChatOptions) -> None:
-    """Refuse values that the template never reads: it would leave them out in silence."""
+    """Refuse values that the template never reads: it would silently ignore them."""
     own = chat.template_kwargs.get("chat_template")
     template = tokenizer.get_chat_template(own, chat.tools)
     given = [*chat.template_kwargs, *(["tools"] if chat.tools else [])]
@@ -135,7 +135,7 @@ def _check_known(tokenizer: Any, chat: ChatOptions) -> None:
 
 
 def encode_plain(tokenizer: Any, text: str) -> list[int]:
-    """The token ids of a text amid others: no start token, no chat template.
+    """The token ids of a text among others: no start token, no chat template.
 
     Raises:
         InvalidInput: the text is not valid Unicode.
@@ -145,7 +145,7 @@ def encode_plain(tokenizer: Any, text: str) -> list[int]:
 
 
 def _encoded(tokenizer: Any, text: str) -> list[int]:
-    """The ids of a text, with one start token where both the text and the tokenizer bring one."""
+    """The ids of a text, with one start token if both the text and the tokenizer bring one."""
     ids = list(tokenizer.encode(text))
     start = tokenizer.bos_token_id
     if start is None or ids[:2] != [start, start]:
@@ -155,7 +155,7 @@ def _encoded(tokenizer: Any, text: str) -> list[int]:
 
 
 def _messages(messages: Any) -> list[dict[str, Any]]:
-    """The messages, with their content as text."""
+    """The messages with their content as text."""
     if isinstance(messages, (bytes, Mapping)) or not isinstance(messages, Sequence):
         raise InvalidInput(
             "a prompt is a text or a list of messages with role and content; it is of type "
@@ -190,7 +190,7 @@ def _message(number: int, message: Any) -> dict[str, Any]:
 
 
 def _may_be_silent(message: Mapping[str, Any]) -> bool:
-    """Whether a message of the assistant may do without content: it says None, or calls tools."""
+    """Whether an assistant message may lack content: it says None, or calls tools."""
     return "content" in message or bool(message.get("tool_calls"))
 
 
@@ -199,14 +199,14 @@ def _text_of_part(number: int, part: Any) -> str:
     text = part.get("text") if isinstance(part, Mapping) else None
     if kind != "text" or not isinstance(text, str):
         raise InvalidInput(
-            f"message {number} has a part of its content that is no text: {part!r:.80}; Paceline "
-            'takes parts of the form {"type": "text", "text": "..."} alone'
+            f"message {number} has a part of its content that is not text: {part!r:.80}; Paceline "
+            'takes only parts of the form {"type": "text", "text": "..."}'
         )
     return text
 
 
 def _check_unicode(what: str, text: str) -> None:
-    """Half a surrogate pair, which a command line makes of a stray byte, is no text."""
+    """Refuse half of a surrogate pair, which a command line makes from a stray byte."""
     try:
         text.encode()
     except UnicodeEncodeError as error:

@@ -1,4 +1,4 @@
-"""Stop strings: where an answer ends, and what of it may be shown before one knows."""
+"""Stop strings: where an answer ends, and how much of it may be shown before that is known."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class _Scanned(NamedTuple):
     Args:
         piece: the text that became final.
         pending: the text after all pieces so far, if nothing follows.
-        found: where a stop string begins that this token completed, and which.
+        found: the stop string that this token completed, and where it begins.
     """
 
     piece: str
@@ -25,18 +25,18 @@ class _Scanned(NamedTuple):
 
 
 class _StopScanner:
-    """Finds the first stop string to be completed, token by token."""
+    """Finds the first completed stop string, token by token."""
 
     def __init__(self, tokenizer: Any, stops: Sequence[str]) -> None:
         self._stops = stops
         self._detokenizer = IncrementalDetokenizer(tokenizer)
         self._keep = max(map(len, stops), default=1) - 1
-        self._tail = ""  # the last final characters, as many as a stop string may begin in
+        self._tail = ""  # the last final characters, in which a stop string may begin
         self._before = 0  # the final characters before the tail
         self._text = ""  # tail and pending text, as of the last token
 
     def feed(self, token: int) -> _Scanned:
-        """Take in a token. Of stop strings, the one that ends first; of those the longest."""
+        """Take in a token. Finds the stop string that ends first; of several, the longest."""
         piece = self._detokenizer.feed([token])
         pending = self._detokenizer.pending
         if not self._stops:
@@ -59,25 +59,25 @@ class _StopScanner:
 
 
 class TextStream:
-    """The text of an answer as it grows, safe to show, and the rule that ends it at a stop string.
+    """The growing text of an answer, safe to show, and the rule that ends it at a stop string.
 
-    What may be the beginning of a stop string is held back until it is known not to be, so that no
-    text is ever taken back. An answer with stop strings ends with the first token after which its
-    text holds one: the token ids keep that token, and all of the stop string's tokens; the text
-    ends before the stop string. One that a token completed which cannot be the last (of the first
-    `min_tokens`, say) is part of the text.
+    Text that may be the beginning of a stop string is held back until it is known not to be, so
+    text is never retracted. An answer with stop strings ends with the first token after which its
+    text contains one. The token ids keep that token and all tokens of the stop string; the text
+    ends before the stop string. If the completing token cannot be the last (within the first
+    `min_tokens`, for example), the stop string is part of the text.
 
     The engine calls it as a rule (`engine.StopRule`) with tokens that it has not committed yet;
-    those that are then committed come by `feed`. Each is turned into text once. One object serves
-    one answer.
+    those that are then committed are passed to `feed`. Each token is detokenised once. One object
+    serves one answer.
 
     Args:
-        tokenizer: of transformers.
-        stops: one string, or several, or none; the one completed first ends the answer.
+        tokenizer: a tokenizer of transformers.
+        stops: one string, several, or none; the one completed first ends the answer.
         min_tokens: a stop string within fewer tokens is part of the text.
 
     Raises:
-        InvalidInput: an empty stop string.
+        InvalidInput: a stop string is empty.
     """
 
     def __init__(
@@ -90,22 +90,22 @@ class TextStream:
         self._count = 0  # tokens that were fed
         self._pieces: list[str] = []
         self._length = 0  # of the pieces
-        self._held = ""  # final, but maybe the beginning of a stop string
+        self._held = ""  # final, but possibly the beginning of a stop string
         self._pending = ""  # after that, if nothing follows
         self.stop: str | None = None
         """The stop string that ended the text."""
 
     @property
     def text(self) -> str:
-        """The text so far: all that `feed` and `finish` have returned."""
+        """The text so far: everything that `feed` and `finish` have returned."""
         return "".join(self._pieces)
 
     def __call__(self, answer: Sequence[int], settled: int) -> int | None:
-        """The length to cut `answer` to, above `settled`; None where it goes on.
+        """The length to cut `answer` to, greater than `settled`; None if it goes on.
 
         Args:
-            answer: all of its tokens so far; those of before must have been fed.
-            settled: how many of them cannot be the last.
+            answer: all of its tokens so far; earlier ones must have been fed.
+            settled: the number of leading tokens that cannot be the last.
         """
         scanned = self._count + len(self._ahead)
         if len(answer) < scanned:
@@ -152,7 +152,7 @@ class TextStream:
         self._held = text[count:]
 
     def _doubtful(self) -> int:
-        """How many characters at the end may be the beginning of a stop string."""
+        """The number of characters at the end that may begin a stop string."""
         return max(
             (
                 length
@@ -173,7 +173,7 @@ def _checked(stops: str | Sequence[str]) -> tuple[str, ...]:
 
 
 def _common_length(first: str, second: str) -> int:
-    """The length of the longest text with which both begin."""
+    """The length of the longest common prefix."""
     pairs = enumerate(zip(first, second, strict=False))
     shorter = min(len(first), len(second))
     return next((index for index, (ours, theirs) in pairs if ours != theirs), shorter)

@@ -331,7 +331,7 @@ def test_a_model_of_transformers_drafts_from_a_coarse_copy() -> None:
     assert all(torch.equal(weight, before[name]) for name, weight in draft.state_dict().items())
     with pytest.raises(paceline.errors.InvalidInput, match=r"need the lean decoder.*gpt2"):
         speculate(draft_model=tiny("gpt2"), draft_storage="int4")
-    with pytest.raises(paceline.errors.InvalidInput, match="kept as it was loaded"):
+    with pytest.raises(paceline.errors.InvalidInput, match="stays as it was loaded"):
         speculate(draft_model=paceline.load(model), draft_storage="int4")
 
 
