@@ -226,7 +226,7 @@ class TestWhatIsSkipped:
         [
             ({"num_layers": 5}, "tuned for a model of 5 layers, and this one has 6"),
             ({"attention": "all"}, "attention must be a list of layers"),
-            ({"num_layers": None}, "is no file of"),
+            ({"num_layers": None}, "is not a file of"),
             ({"mlp": [9]}, "layer 9 cannot be skipped"),
         ],
     )

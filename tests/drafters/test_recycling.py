@@ -215,7 +215,7 @@ class TestStore:
         RecyclingDrafter(store=store).open(TargetView(markov(4, 0).info), 10)
         with pytest.raises(InvalidInput, match="holds 8 successors of 4 tokens, and 8 of 5"):
             RecyclingDrafter(store=store).open(TargetView(markov(5, 0).info), 10)
-        with pytest.raises(InvalidInput, match="3 of 4 are asked for"):
+        with pytest.raises(InvalidInput, match="3 of 4 are needed"):
             RecyclingDrafter(store=store, candidates=3).open(TargetView(markov(4, 0).info), 10)
 
 

@@ -280,7 +280,7 @@ def test_a_store_by_its_path_outlives_the_drafter(tmp_path: Path) -> None:
         ({"max_nodes": 0}, "max_nodes"),
         ({"learn": 1}, "learn"),
         ({"store": 3}, "store must be a PastOutputs or a path"),
-        ({"store": PastOutputs(max_depth=8)}, "the store counts to 8"),
+        ({"store": PastOutputs(max_depth=8)}, "that of the store is 8"),
     ],
     ids=lambda value: value if isinstance(value, str) else next(iter(value)),
 )

@@ -101,7 +101,7 @@ class TestShape:
 
     def test_gaps_in_the_ranks_are_refused(self) -> None:
         with pytest.raises(
-            InvalidInput, match=r"the child 2 of the node \[0\] and not the child 1"
+            InvalidInput, match=r"the child 2 of the node \[0\] but not the child 1"
         ):
             from_paths([[0, 0], [0, 2]])
         with pytest.raises(InvalidInput, match="ranks count from 0"):

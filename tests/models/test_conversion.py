@@ -215,7 +215,7 @@ def change_to(name, array):
     [
         (
             {"tensors": lambda arrays: arrays.pop("blk.1.ffn_up.weight")},
-            r"no tensor for model.layers.1.mlp.up_proj.weight \(1 in all\)",
+            r"no tensor for model.layers.1.mlp.up_proj.weight \(1 in total\)",
         ),
         ({"tensors": change_to("blk.0.extra.weight", [1])}, "'blk.0.extra.weight', .* no place"),
         (

@@ -121,7 +121,7 @@ def test_a_tensor_that_fills_no_blocks(path):
 
 def test_a_tensor_stored_in_an_unknown_way(path):
     patched(path, struct.pack("<QQI", 64, 4, 8), struct.pack("<QQI", 64, 4, 999))
-    with pytest.raises(ModelError, match="'two' is stored in the unknown way 999"):
+    with pytest.raises(ModelError, match="'two' has the unknown storage type 999"):
         read_head(path)
 
 

@@ -161,7 +161,7 @@ def test_a_file_that_is_not_the_known_one_is_replaced(models, downloads, content
 @pytest.mark.parametrize("changes", [{"sha256": "0" * 64}, {"size_bytes": 5}, {"member": "other"}])
 def test_parts_that_make_another_file(models, downloads, monkeypatch, changes):
     monkeypatch.setattr(known, "KNOWN", {"toy": toy(**changes)})
-    with pytest.raises(ModelError, match=r"the parts of 'toy' make \d+ bytes with SHA-256"):
+    with pytest.raises(ModelError, match=r"the parts of 'toy' form \d+ bytes with SHA-256"):
         fetch("toy")
     assert left_in(models) == []
 
@@ -183,7 +183,7 @@ def test_two_at_once_fetch_once(downloads, monkeypatch):
         return download(*given)
 
     def told(done, total, text):
-        if text == "waiting for another process that makes toy":
+        if text == "waiting for another process that creates toy":
             waiting.set()
 
     monkeypatch.setattr(known, "_download", slow_download)

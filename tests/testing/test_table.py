@@ -84,7 +84,7 @@ def test_the_context_limit_is_that_of_a_slot() -> None:
     target = TableTarget(ONE, max_length=5)
     assert target.info.max_length == 5
     target.open(5)
-    with pytest.raises(ContextOverflow, match="the table takes 5 tokens; 6 were asked for"):
+    with pytest.raises(ContextOverflow, match="the table takes 5 tokens; 6 were requested"):
         target.open(6)
 
 
@@ -92,8 +92,8 @@ def test_the_context_limit_is_that_of_a_slot() -> None:
     ("call", "message"),
     [
         (lambda target, slot: target.commit(slot, ()), "commit without a score"),
-        (lambda target, slot: target.rollback(slot, 3), "has 2 tokens, 3 asked for"),
-        (lambda target, slot: target.rollback(slot, -1), "has 2 tokens, -1 asked for"),
+        (lambda target, slot: target.rollback(slot, 3), "has 2 tokens, 3 requested"),
+        (lambda target, slot: target.rollback(slot, -1), "has 2 tokens, -1 requested"),
     ],
 )
 def test_calls_out_of_order_are_refused(

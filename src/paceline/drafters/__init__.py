@@ -1,1 +1,1 @@
-"""Drafters: one method, one file."""
+"""Drafters: one method per file."""

@@ -1,4 +1,4 @@
-"""Draft with the target's first layers and its own head; verification goes on from where they end.
+"""Draft with the target's first layers and its own head; verification resumes after them.
 
 Source: Elhoushi et al., LayerSkip, arXiv 2404.16710, section 4.3 (self-speculative decoding).
 """
@@ -21,15 +21,15 @@ from paceline.errors import InvalidInput
 class EarlyExitDrafter:
     """Draft with the first layers, the last norm and the head of the target.
 
-    The target's pass then runs the rows that were drafted from through the other layers alone.
+    The target's pass then runs the rows that were drafted from only through the remaining layers.
 
     Args:
-        exit_layer: how many layers a draft runs; None is a quarter of them.
+        exit_layer: how many layers a draft runs; None means a quarter of them.
         min_confidence: a draft ends after a token whose probability under q is below this; the
             token is kept. At temperature 0 q is the softmax of the logits.
 
     Raises:
-        InvalidInput: a setting outside its range.
+        InvalidInput: a setting is outside its range.
     """
 
     name: ClassVar[str] = "early-exit"
@@ -47,7 +47,7 @@ class EarlyExitDrafter:
         """See `protocols.Drafter.open`.
 
         Raises:
-            InvalidInput: the target has no more layers than a draft is to run.
+            InvalidInput: the target does not have more layers than a draft would run.
         """
         layers = layers_of(target, self.name)
         layer = self.exit_layer or max(1, layers.num_layers // 4)

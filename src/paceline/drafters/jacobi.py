@@ -1,4 +1,4 @@
-"""Jacobi decoding: guess several tokens, let the target's own argmax of the last pass refine them.
+"""Jacobi decoding: guess several tokens and refine them with the target's own argmax.
 
 Source: Santilli et al. 2305.10427; as the starting point of lookahead decoding, Fu et al.
 2402.02057, section 2.
@@ -18,13 +18,14 @@ from paceline.sampling.candidates import largest_of_rows
 
 @dataclass(frozen=True, slots=True)
 class JacobiDrafter:
-    """Draft what the target said, in the last pass, at each of the places to come.
+    """Draft the target's own argmax of the last pass at each of the next positions.
 
-    A pass over the guesses y[1..m] gives the most probable token behind each of them, and these
-    are the guesses of the next pass: one step of the Jacobi iteration on the greedy equations
-    y[i] = argmax p(. | y[1..i-1]). Guesses in front of a right prefix become right, one more a
-    pass at least. The number of guesses is the draft length. Those that a pass has not reached
-    yet start as copies of the last token. A point mass each, so it is exact under every rule.
+    A pass over the guesses y[1..m] gives the most probable token after each of them, and these are
+    the guesses of the next pass: one step of the Jacobi iteration on the greedy equations y[i] =
+    argmax p(. | y[1..i-1]). Each pass makes at least one more guess after the correct prefix
+    correct. The number of guesses is the draft length. Guesses that no pass has reached yet start
+    as copies of the last token. Each guess is a point mass, so the method is exact under every
+    rule.
     """
 
     name: ClassVar[str] = "jacobi"
@@ -44,7 +45,7 @@ class JacobiSession:
         self._guesses: list[int] = []
 
     def observe(self, committed: Committed) -> None:
-        """Take the target's argmax behind every guess that is still ahead."""
+        """Take the target's argmax after every guess that is still ahead."""
         self._last = committed.tokens[-1]
         self._guesses = []
         draft, logits, accepted = committed.draft, committed.logits, len(committed.path)

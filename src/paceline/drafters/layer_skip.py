@@ -1,7 +1,7 @@
-"""Draft with the target itself, some attention and feed-forward parts of its layers left out.
+"""Draft with the target itself, skipping some attention and feed-forward parts of its layers.
 
-Source: Zhang et al., Draft & Verify, arXiv 2309.08168. Their code samples drafts greedily and
-weighs them with a law of another temperature; here q is the law that drew the token.
+Source: Zhang et al., Draft & Verify, arXiv 2309.08168. Their code drafts greedily but verifies
+against a distribution at another temperature; here q is the distribution that drew the token.
 """
 
 from __future__ import annotations
@@ -30,20 +30,20 @@ log = logging.getLogger("paceline")
 class LayerSkipDrafter:
     """Draft with a part of the target's own layers.
 
-    Which part is found by `paceline tune layer-skip` and kept in the cache folder, where it is
-    looked up by the target's name. Where nothing was tuned, every second layer is skipped.
+    `paceline tune layer-skip` finds which part and stores it in the cache folder, where it is
+    looked up by the target's name. Without tuning, every second layer is skipped.
 
     Args:
         attention: the layers whose attention is skipped, counted from 0.
         mlp: the layers whose feed-forward part is skipped.
-        tuned: a file that `paceline tune layer-skip` wrote, in place of both lists.
+        tuned: a file that `paceline tune layer-skip` wrote, instead of both lists.
         min_confidence: a draft ends after a token whose probability under q is below this; the
             token is kept. None starts at .8 for greedy decoding and at .5 otherwise.
         adaptive: move `min_confidence` after each round, so that about nine in ten draft tokens are
             accepted.
 
     Raises:
-        InvalidInput: a setting outside its range, or of the wrong type.
+        InvalidInput: a setting is outside its range or of the wrong type.
 
     Example:
         >>> sorted(LayerSkipDrafter(attention=[1, 2], mlp=[2]).skip(None, 4).attention)
@@ -81,10 +81,10 @@ class LayerSkipDrafter:
         return LayerSkipSession(self, layers, self.skip(target.info.name, layers.num_layers))
 
     def skip(self, model: str | None, num_layers: int) -> SkipSet:
-        """What is skipped in a target of this name and size.
+        """The parts to skip in a target of this name and size.
 
         Raises:
-            InvalidInput: layers that it does not have; a file that is of another model, or that
+            InvalidInput: it does not have these layers, or the file belongs to another model or
                 cannot be read.
         """
         if (self.attention, self.mlp) != (None, None):
@@ -105,10 +105,10 @@ class LayerSkipDrafter:
 
 @cache
 def _tell_untuned(model: str) -> None:
-    """Once a process: every request opens a session."""
+    """Once per process, because every request opens a session."""
     log.warning(
         "layer-skip is not tuned for %s and skips every second layer, which drafts poorly; "
-        "`paceline tune layer-skip` finds the layers that can be spared",
+        "`paceline tune layer-skip` finds the layers that can be skipped",
         model,
     )
 
@@ -117,14 +117,14 @@ def skip_of(found: dict[str, Any], file: Path, num_layers: int) -> SkipSet:
     """The skip set in a file of `paceline tune layer-skip`.
 
     Raises:
-        InvalidInput: the file is not one, or is of a model of another size.
+        InvalidInput: the file is not one, or belongs to a model of another size.
     """
     try:
         layers = require_int("num_layers", found["num_layers"], low=1)
         skip = skip_set(_layers("attention", found["attention"]), _layers("mlp", found["mlp"]))
     except (KeyError, InvalidInput) as error:
         raise InvalidInput(
-            f"{file} is no file of `paceline tune layer-skip` ({error}); tune again"
+            f"{file} is not a file of `paceline tune layer-skip` ({error}); tune again"
         ) from None
     if layers != num_layers:
         raise InvalidInput(
@@ -150,7 +150,7 @@ class LayerSkipSession:
         drafted, length = self._last
         self._last = (), 0
         if not drafted or committed.draft is None or committed.draft.tokens != drafted:
-            return  # it was not this draft that was verified
+            return  # another draft was verified, not this one
         if self._drafter.adaptive and self._threshold is not None:
             self._threshold = next_threshold(
                 self._threshold,

@@ -1,8 +1,8 @@
-"""Lookahead decoding: the target refines a window of guesses and drafts from n-grams it gave.
+"""Lookahead decoding: the target refines a window of guesses; drafts are n-grams from it.
 
 Source: Fu et al. 2402.02057, sections 3 and 4. Each pass does three things at once: it decodes one
-token, it takes one Jacobi step on a window of guesses ahead, and it verifies n-grams that earlier
-windows have left.
+token, takes one Jacobi step on a window of guesses ahead, and verifies n-grams collected from
+earlier windows.
 """
 
 from __future__ import annotations
@@ -23,31 +23,31 @@ from paceline.core.view import TargetView
 from paceline.sampling.candidates import largest_of_rows
 
 _GOLDEN = 0.6180339887498949
-"""Its multiples modulo 1 spread evenly (Weyl), which stands in for a random choice."""
+"""Its multiples modulo 1 spread evenly (Weyl), which replaces a random choice."""
 
 
 @dataclass(frozen=True, slots=True)
 class LookaheadDrafter:
-    """Draft the n-grams that the target's own parallel guesses have formed behind this token.
+    """Draft the n-grams that the target's own parallel guesses have formed after this token.
 
-    The window has `window` columns of `ngram - 1` levels. Level 0 of column 0 is the last token,
-    that of column i stands i places further on; above it stand the column's Jacobi iterates, each
-    one place further. A pass extends every column by the target's argmax. The column, now `ngram`
-    tokens long, goes into a pool under its first token; then its lowest level drops out. A draft
-    is the tree of the n-grams in the pool under the last token.
+    The window has `window` columns of `ngram - 1` levels. Level 0 of column 0 is the last token;
+    level 0 of column i is i positions further on. Above it are the column's Jacobi iterates, each
+    one position further. A pass extends every column by the target's argmax. The column, now
+    `ngram` tokens long, goes into a pool under its first token; then its lowest level drops out. A
+    draft is the tree of the n-grams in the pool under the last token.
 
-    A pass scores up to `(window + guesses) * (ngram - 1)` rows. The defaults are small, 12 rows,
-    for processors whose pass slows down with its rows. Where rows are nearly free, as on a GPU with
-    one sequence, take the 7, 5 and 7 of the authors' README, 56 rows, or more.
+    A pass scores up to `(window + guesses) * (ngram - 1)` rows. The defaults are small (12 rows),
+    for processors on which each row slows the pass. Where rows are nearly free, as on a GPU with
+    one sequence, use the 7, 5 and 7 of the authors' README (56 rows) or more.
 
     Args:
         window: the columns (W).
-        ngram: the length of an n-gram with its key (N); drafts are one token shorter.
-        guesses: the n-grams that are kept under each token, the newest ones (G).
-        pool_from_text: put the n-grams of prompt and answer into the pool as well.
+        ngram: the length of an n-gram including its key (N); drafts are one token shorter.
+        guesses: the number of n-grams kept under each token, the newest ones (G).
+        pool_from_text: also put the n-grams of prompt and answer into the pool.
 
     Raises:
-        InvalidInput: a setting outside its range.
+        InvalidInput: a setting is outside its range.
     """
 
     name: ClassVar[str] = "lookahead"
@@ -82,7 +82,7 @@ class LookaheadSession:
         self._proposed: Draft | None = None
 
     def observe(self, committed: Committed) -> None:
-        """Step the window, if it was in the pass, and put its root on the last token."""
+        """Step the window if it was in the pass, and move its root to the last token."""
         new, size = committed.tokens, self._drafter.ngram
         if not self._length:
             self._window = Window(new, self._drafter.window, size)
@@ -115,7 +115,7 @@ class NgramPool:
     """The newest n-grams under each first token, most recently seen last.
 
     Args:
-        size: how many are kept under one token; the one that was not seen for longest goes.
+        size: how many are kept under one token; the least recently seen one is dropped.
 
     Example:
         >>> pool = NgramPool(2)
@@ -138,20 +138,20 @@ class NgramPool:
                 del known[next(iter(known))]
 
     def after(self, token: int) -> list[tuple[int, ...]]:
-        """What is known to follow `token`, the newest first."""
+        """The known continuations of `token`, the newest first."""
         return list(reversed(self._grams.get(token, {})))
 
 
 class Window:
-    """The columns of guesses, each from its level 0 up; column 0 stands on the last token.
+    """The columns of guesses, each from its level 0 up; column 0 starts at the last token.
 
-    Until the levels are full a step drops the first column, since the last token moves on by one
-    place and the level that is added leads one place further. So there are `ngram - 2` columns
-    more at the start.
+    Until the levels are full, a step drops the first column: the last token advances by one
+    position, and the added level reaches one position further. So there are `ngram - 2` extra
+    columns at the start.
 
     Args:
-        prompt: where level 0 starts from: tokens spread over all of it, by a fixed rule.
-        width: the columns of the full window; 0 is an empty window.
+        prompt: the source of level 0: tokens spread over the whole prompt by a fixed rule.
+        width: the number of columns of the full window; 0 means an empty window.
         ngram: a full column has one token less.
     """
 
@@ -169,15 +169,15 @@ class Window:
             self.columns[0][0] = token
 
     def fit(self, room: int) -> None:
-        """Drop the columns whose top would stand more than `room` places behind the root."""
+        """Drop the columns whose top would be more than `room` positions after the root."""
         if self.columns:
             top = len(self.columns[0]) - 1
             del self.columns[max(0, room - top + 1) :]
 
     def rows(self, num_nodes: int) -> Auxiliary | None:
-        """The window as rows of a pass behind the root and `num_nodes` draft tokens."""
+        """The window as rows of a pass after the root and `num_nodes` draft tokens."""
         if not self.columns or len(self.columns) == len(self.columns[0]) == 1:
-            return None  # the root alone
+            return None  # only the root
         levels = len(self.columns[0])
         positions, seen = _layout(len(self.columns), levels)
         visible = torch.zeros(len(positions), 1 + num_nodes + len(positions), dtype=torch.bool)
@@ -188,10 +188,10 @@ class Window:
         return Auxiliary(tuple(tokens[1:]), positions, visible)
 
     def step(self, logits: Tensor) -> list[list[int]]:
-        """Extend every column by the target's argmax behind its top; the n-grams that it gives.
+        """Extend every column by the target's argmax after its top; returns the resulting n-grams.
 
         Args:
-            logits: of the pass that held `rows`, those of the window last.
+            logits: the logits of the pass that held `rows`; those of the window come last.
         """
         if not self.columns:
             return []
@@ -210,7 +210,7 @@ class Window:
 
 @lru_cache(maxsize=64)
 def _layout(columns: int, levels: int) -> tuple[tuple[int, ...], Tensor]:
-    """The positions of the window's rows, and which of each other they see.
+    """The positions of the window's rows, and which rows each of them sees.
 
     A row sees level 0 up to its own column, and its own column up to itself.
     """
@@ -225,7 +225,7 @@ def _layout(columns: int, levels: int) -> tuple[tuple[int, ...], Tensor]:
 def merge(
     sequences: Iterable[Sequence[int]], max_depth: int, max_nodes: int | None
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """The tokens and parents of the tree of some sequences, common prefixes once.
+    """The tokens and parents of a tree of some sequences, with common prefixes merged.
 
     >>> merge([(5, 7, 8), (5, 9)], max_depth=2, max_nodes=None)
     ((5, 7, 9), (-1, 0, 0))

@@ -1,7 +1,7 @@
-"""Prompt lookup: copy what followed the last tokens when they came before.
+"""Prompt lookup: copy what followed the last tokens at an earlier occurrence.
 
 Source: Saxena 2023 (prompt lookup decoding); with references, inference with reference (LLMA,
-Yang et al. 2304.04487). The lookup is an index, so that a step costs O(1) rather than a scan.
+Yang et al. 2304.04487). The lookup uses an index, so a step costs O(1) instead of a scan.
 """
 
 from __future__ import annotations
@@ -21,26 +21,27 @@ from paceline.drafting.stores.ngrams import NgramIndex, check_vocabulary, refere
 from paceline.errors import InvalidInput
 
 _LONGEST_MATCH = 32
-"""How far back a match is followed. It says how sure the copy is, and beyond this that is sure."""
+"""How far back a match is followed. The length gives the confidence, which beyond this is near
+1."""
 
 
 @dataclass(frozen=True, slots=True)
 class NgramDrafter:
     """Draft what followed an earlier occurrence of the last n tokens.
 
-    The longest n is tried first, and for each n the prompt and answer before the references. A
-    copy that reaches the end of the text goes on into itself, so that a text that repeats with
-    any period is drafted in full. The draft is a point mass, so it is exact under every rule, and
-    it needs no model.
+    The longest n is tried first, and for each n the prompt and answer before the references. A copy
+    that reaches the end of the text continues into itself, so a text that repeats with any period
+    is drafted in full. The draft is a point mass, so it is exact under every rule, and no model is
+    needed.
 
     Args:
         max_ngram: the longest n that is looked up.
         min_ngram: the shortest.
         match: "newest" or "oldest" earlier occurrence.
-        references: token sequences to look in besides, documents the answer may quote, say.
+        references: further token sequences to search, such as documents that the answer may quote.
 
     Raises:
-        InvalidInput: a setting outside its range.
+        InvalidInput: a setting is outside its range.
     """
 
     name: ClassVar[str] = "ngram"
@@ -99,7 +100,7 @@ class NgramSession:
         return Draft()
 
     def _match_length(self, index: NgramIndex, start: int, n: int) -> int:
-        """How many of the last tokens stand before `start` as well, at least n."""
+        """How many of the last tokens also precede `start`, at least n."""
         text, there = self._own.tokens, index.tokens
         most = min(start, len(text), _LONGEST_MATCH)
         while n < most and text[-n - 1] == there[start - n - 1]:
@@ -111,7 +112,7 @@ class NgramSession:
         copied = index.tokens[start : start + count]
         if index is not self._own:
             return tuple(copied)
-        # Behind the end of the text comes, by assumption, the copy itself: a period.
+        # After the end of the text the copy itself is assumed to follow: a period.
         return tuple(islice(cycle(copied), count))
 
     def close(self) -> None:

@@ -13,7 +13,7 @@ from paceline.core.view import TargetView
 
 @dataclass(frozen=True, slots=True)
 class NoDrafter:
-    """Proposes nothing, so that every round yields one token: the baseline of every speed-up."""
+    """Proposes nothing, so every round yields one token: the baseline of every speed-up."""
 
     name: ClassVar[str] = "none"
     needs: ClassVar[frozenset[Need]] = frozenset()

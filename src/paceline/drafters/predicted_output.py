@@ -1,8 +1,8 @@
-"""Predicted output: draft the text that the answer is expected to be, edits and all.
+"""Predicted output: draft the expected answer, and recover after edits.
 
-The use is that of OpenAI's predicted outputs: the client says what it expects back, a file with a
-few changes, say. The draft follows the prediction as long as the answer does, and finds its place
-again behind each edit.
+The use is that of OpenAI's predicted outputs: the client supplies the output it expects, such as a
+file with a few changes. The draft follows the prediction as long as the answer does, and finds its
+position again after each edit.
 """
 
 from __future__ import annotations
@@ -19,25 +19,25 @@ from paceline.drafting.stores.ngrams import NgramPlaces, check_vocabulary, refer
 from paceline.errors import InvalidInput
 
 REACHES = {8: None, 4: 256, 2: 64, 1: 16}
-"""How far away a match of n tokens is believed: single words stand everywhere, lines do not."""
+"""How far away a match of n tokens is trusted: single words occur everywhere, lines do not."""
 
 TRUSTED = 4
-"""A place is an anchor once this many tokens in a row have agreed there."""
+"""A position is an anchor once this many tokens in a row have agreed there."""
 
 
 @dataclass(frozen=True, slots=True)
 class PredictedOutputDrafter:
-    """Draft the text that the answer is expected to be, and find the place again behind an edit.
+    """Draft the expected text of the answer, and find the position again after an edit.
 
     The draft is a point mass, exact under every rule, and needs no model. A round costs the same
-    for a prediction of any length. Memory: about 700 bytes a token of the prediction, once for all
-    sequences.
+    for a prediction of any length. Memory: about 700 bytes per token of the prediction, once for
+    all sequences.
 
     Args:
         prediction: the expected answer as token ids (a text is encoded for you).
 
     Raises:
-        InvalidInput: no token ids, or none at all.
+        InvalidInput: these are not token ids, or there are none.
     """
 
     name: ClassVar[str] = "predicted-output"
@@ -61,14 +61,14 @@ class PredictedOutputDrafter:
 
 
 class PredictedOutputSession:
-    """See `protocols.DraftSession`. `place` is what the answer is expected to go on with."""
+    """See `protocols.DraftSession`. `place` is where the answer is expected to continue."""
 
     def __init__(self, prediction: tuple[int, ...], places: NgramPlaces) -> None:
         self._prediction, self._places = prediction, places
         self._prompted = False
         self._tail: tuple[int, ...] = ()
         self._anchor = self._place = 0
-        # Tokens in a row that agreed. To begin with, the client's word counts for some.
+        # Tokens in a row that agreed. Initially, the client's prediction counts for some.
         self._agreed, self._lost = TRUSTED, 0
 
     def observe(self, committed: Committed) -> None:
@@ -79,7 +79,7 @@ class PredictedOutputSession:
         self._prompted = True
 
     def _take(self, token: int) -> None:
-        """One token more of the answer."""
+        """One more token of the answer."""
         self._tail = (*self._tail, token)[-max(REACHES) :]
         if self._prediction[self._place : self._place + 1] == (token,):
             self._place += 1
@@ -92,15 +92,15 @@ class PredictedOutputSession:
         if found is not None:
             (self._place, self._agreed), self._lost = found, 0
             return
-        # Nothing known. One token may have taken the place of one; more drafts would be guesses.
+        # Nothing is known. One token may have replaced one; further drafts would be guesses.
         self._agreed, self._lost = 0, self._lost + 1
         self._place = self._anchor + 1 if self._lost == 1 else len(self._prediction)
 
     def _aligned(self) -> tuple[int, int] | None:
-        """The place behind the longest match of the last tokens, and its length.
+        """The position after the longest match of the last tokens, and the length of the match.
 
-        Short matches count behind the anchor alone: an edit changes, drops or adds tokens, and in
-        each case the answer goes on further down.
+        Short matches only count after the anchor: an edit changes, drops or adds tokens, and in
+        each case the answer continues further down.
         """
         for n, reach in REACHES.items():
             if n > len(self._tail):

@@ -1,4 +1,4 @@
-"""Token recycling: the target's runners-up at every scored row become the drafts of later rounds.
+"""Token recycling: the target's top candidates at every scored row become later drafts.
 
 Source: Luo et al. 2408.08696, sections 3.2 to 3.4, and its tree template "2.2.2".
 """
@@ -66,36 +66,37 @@ TEMPLATE: dict[str, int] = {
     "00000": 2,
     "00010": 1,
 }
-"""The paper's static tree of 80 nodes: how many successors stand below each node, the node being
-named by the ranks on its path. 8, 21, 25, 15, 8 and 3 nodes on its levels."""
+"""The paper's static tree of 80 nodes: the number of successors below each node, which is named by
+the ranks on its path. 8, 21, 25, 15, 8 and 3 nodes on its levels."""
 
 RANK_ACCEPTANCE = (0.5, 0.15, 0.08, 0.05, 0.035, 0.025, 0.02, 0.015)
-"""Weights that decide which nodes of the template go first where the budget is smaller, and nothing
-else. They fall with the rank much as acceptance does: SmolLM2-135M, greedy, 768 tokens, gave .43,
-.11, .06, .04, .02, .02, .01 and .02 where successors were known. Either way the first seven nodes
-are the same."""
+"""Weights that only decide which nodes of the template come first if the budget is smaller. They
+fall with the rank much as acceptance does: SmolLM2-135M, greedy, 768 tokens, gave .43, .11, .06,
+.04, .02, .02, .01 and .02 where successors were known. Either way the first seven nodes are the
+same."""
 
 
 @dataclass(frozen=True)  # without slots, so that the class itself says what it needs by default
 class RecyclingDrafter:
-    """Draft a tree of what the target last held probable behind each token.
+    """Draft a tree of the tokens that the target last considered probable after each token.
 
-    Every scored row, rejected ones too, leaves its `candidates` most probable tokens in a table
-    under its own token. A draft is a static tree over that table, from the last token down; nodes
-    of which nothing is known stay out. Until a token has been scored, what followed it in the
-    prompt stands in for it. Point masses, so it is exact under every rule that takes them.
+    Every scored row, including rejected ones, leaves its `candidates` most probable tokens in a
+    table under its own token. A draft is a static tree over that table, from the last token down;
+    unknown nodes are left out. Until a token has been scored, what followed it in the prompt is
+    used instead. The draft consists of point masses, so it is exact under every rule that takes
+    them.
 
     Args:
-        candidates: successors kept of each token (k).
-        max_nodes: the largest tree. The default makes a pass of 8 rows, for processors whose pass
-            slows down with its rows; 80 is the paper's tree, for a GPU.
-        chain: draft the most probable successors alone, one behind the other: for targets and
-            rules that take no trees.
-        store: a table to share between sequences, so that it is warm from the start; None has
-            one for each sequence.
+        candidates: the number of successors kept per token (k).
+        max_nodes: the maximum size of the tree. The default makes a pass of 8 rows, for processors
+            on which each row slows the pass; 80 is the paper's tree, for a GPU.
+        chain: draft only the most probable successors, one after another: for targets and rules
+            that take no trees.
+        store: a table shared between sequences, so that it is warm from the start; None uses one
+            per sequence.
 
     Raises:
-        InvalidInput: a setting outside its range.
+        InvalidInput: a setting is outside its range.
     """
 
     name: ClassVar[str] = "recycling"
@@ -145,14 +146,14 @@ class SuccessorStore:
 
     def __init__(self) -> None:
         self._lock = Lock()
-        # Ids plus one: zeros, which are "unknown", come from the system without being written.
+        # Ids plus one: zeros, which mean "unknown", come from the system without being written.
         self._ids: npt.NDArray[np.int32] | None = None
 
     def fit(self, vocab_size: int, candidates: int) -> None:
-        """Make the table, or hold it against what is asked for.
+        """Create the table, or check that it matches the request.
 
         Raises:
-            InvalidInput: it has another shape already.
+            InvalidInput: it already has another shape.
         """
         shape = vocab_size, candidates
         with self._lock:
@@ -161,14 +162,14 @@ class SuccessorStore:
             elif self._ids.shape != shape:
                 raise InvalidInput(
                     f"the store of drafter 'recycling' holds {self._ids.shape[1]} successors of "
-                    f"{self._ids.shape[0]} tokens, and {candidates} of {vocab_size} are asked "
-                    "for; use one store for each tokenizer and number of candidates"
+                    f"{self._ids.shape[0]} tokens, but {candidates} of {vocab_size} are needed; "
+                    "use one store for each tokenizer and number of candidates"
                 )
 
     def learn(self, tokens: Any, successors: Any) -> None:
-        """Put `successors` `[n, <= k]` (-1: none) in place of those of `tokens` `[n]`.
+        """Replace the successors of `tokens` `[n]` with `successors` `[n, <= k]` (-1: none).
 
-        Where a token comes twice, the last one counts.
+        If a token occurs twice, the last one counts.
         """
         ids = np.asarray(successors, dtype=np.int32) + 1
         with self._lock:
@@ -197,7 +198,7 @@ class RecyclingSession:
             draft = committed.draft
             aux = () if draft.aux is None else draft.aux.tokens
             tokens = np.array([self._last, *draft.tokens, *aux])
-            # The accepted rows come last, so that they win over others of the same token.
+            # The accepted rows come last, so that they replace others of the same token.
             final = [0, *(node + 1 for node in committed.path)]
             order = [row for row in range(len(tokens)) if row not in set(final)] + final
             found = largest_of_rows(committed.logits, self._drafter.candidates).numpy()
@@ -205,7 +206,7 @@ class RecyclingSession:
         self._last = operator.index(committed.tokens[-1])
 
     def _learn_from_prompt(self, prompt: Sequence[int]) -> None:
-        """What followed each token in the prompt, the newest first; no better is known yet."""
+        """What followed each token in the prompt, the newest first; nothing better is known yet."""
         followers: dict[int, dict[int, None]] = {}
         for token, follower in zip(reversed(prompt[:-1]), reversed(prompt[1:]), strict=True):
             followers.setdefault(token, {})[follower] = None

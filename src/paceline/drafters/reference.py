@@ -1,4 +1,4 @@
-"""Inference with reference: copy from documents that the answer draws on.
+"""Inference with reference: copy from documents that the answer is based on.
 
 Source: LLMA (Yang et al. 2304.04487).
 """
@@ -21,12 +21,12 @@ from paceline.errors import InvalidInput
 
 @dataclass(frozen=True, slots=True)
 class ReferenceDrafter:
-    """Draft what follows the last n tokens in the documents given, and nowhere else.
+    """Draft what follows the last n tokens in the given documents, and nowhere else.
 
-    The longest n is tried first; of several places the first counts, in the order in which the
-    documents were given. The draft is a point mass, so it is exact under every rule, and it needs
-    no model. For each reference token the index holds at most `max_ngram` entries of about 150
-    bytes; it is built once and shared by all sequences.
+    The longest n is tried first; of several occurrences the first is used, in the order of the
+    documents. The draft is a point mass, so it is exact under every rule, and no model is needed.
+    For each reference token the index holds at most `max_ngram` entries of about 150 bytes; it is
+    built once and shared by all sequences.
 
     Args:
         references: the documents, as token ids (texts are encoded for you).
@@ -34,7 +34,7 @@ class ReferenceDrafter:
         min_ngram: the shortest.
 
     Raises:
-        InvalidInput: a setting outside its range, or no reference.
+        InvalidInput: a setting is outside its range, or there is no reference.
     """
 
     name: ClassVar[str] = "reference"

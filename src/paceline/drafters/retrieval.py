@@ -24,26 +24,27 @@ from paceline.errors import InvalidInput
 class RetrievalDrafter:
     """Draft what followed the longest match of the last tokens in a datastore.
 
-    The continuations of all its places are put together, and the most frequent ones are drafted:
-    one by turns (`path`), or a tree of the most frequent beginnings (`tree`, the method of the
-    paper). Point masses, exact under every rule for such drafts. The datastore stays on disk;
-    `paceline datastore build` makes it.
+    The continuations of all its occurrences are counted, and the most frequent ones are drafted:
+    token by token (`path`), or a tree of the most frequent prefixes (`tree`, the method of the
+    paper). The draft consists of point masses, so it is exact under every rule for such drafts. The
+    datastore stays on disk; `paceline datastore build` creates it.
 
     Args:
-        datastore: what `paceline datastore build` made, its file or an opened one.
+        datastore: a datastore from `paceline datastore build`: its file, or an open one.
         mode: "path" or "tree"; "tree" needs a target and a rule that take trees.
-        max_match: the longest match that is looked for.
+        max_match: the longest match that is searched for.
         min_match: the shortest.
-        max_places: where a match has more places, this many of them are looked at, evenly; this
+        max_places: if a match has more occurrences, this many evenly spaced ones are used; this
             bounds the time of a round.
-        max_continuation: how many tokens are read behind each place.
-        max_nodes: the most tokens of a tree, where the controller does not say.
-        tokenizer_fingerprint: of the target's tokenizer, see `text.tokenizer_fingerprint`; filled
-            in where the drafter is given by name. The datastore must have the same.
+        max_continuation: how many tokens are read after each occurrence.
+        max_nodes: the maximum number of tokens of a tree, if the controller sets none.
+        tokenizer_fingerprint: the fingerprint of the target's tokenizer, see
+            `text.tokenizer_fingerprint`; filled in if the drafter is given by name. It must match
+            the datastore's.
 
     Raises:
-        InvalidInput: a setting outside its range; a datastore that cannot be read, is damaged, or
-            was built with another tokenizer.
+        InvalidInput: a setting is outside its range, or the datastore cannot be read, is damaged,
+            or was built with another tokenizer.
     """
 
     name: ClassVar[str] = "retrieval"
@@ -65,7 +66,7 @@ class RetrievalDrafter:
         require_int("max_match", self.max_match, low=self.min_match, high=DEPTH - 1)
         require_int("max_places", self.max_places, low=1)
         require_int("max_nodes", self.max_nodes, low=1)
-        # The suffixes are in the order of so many tokens, and no more.
+        # The suffixes are only sorted by this many tokens.
         require_int("max_continuation", self.max_continuation, low=1, high=DEPTH - self.max_match)
         if isinstance(self.datastore, (str, Path)):
             object.__setattr__(self, "datastore", Corpus.open(self.datastore))
@@ -81,7 +82,7 @@ class RetrievalDrafter:
             raise InvalidInput(
                 f"the datastore {self.datastore.path} was built with the tokenizer of "
                 f"{self.datastore.about.get('tokenizer', 'another model')}, and the target has "
-                "another; build it anew with `paceline datastore build --tokenizer NAME`"
+                "another; build it again with `paceline datastore build --tokenizer NAME`"
             )
 
     @property

@@ -30,16 +30,16 @@ from paceline.drafting.stores.suffixes import (
 from paceline.errors import InvalidInput
 
 MOST_MATCHES = 8
-"""Text seldom has more matches that differ; one token over and over has one for every length."""
+"""Text rarely has more distinct matches; one repeated token has one for every length."""
 
 CIRCLE_MATCHES = 12
-"""With more than so many, a text goes round in a small circle, and all of them say the same."""
+"""With more than this, a text is repeating a short cycle, and all matches say the same."""
 
 FEW_MATCHES = 4
-"""So many are weighed of the matches of a circle."""
+"""The number of matches that are evaluated in such a cycle."""
 
 _ROUNDING = 1e-6
-"""So that a factor of 0.1 gives ten tokens of match one token of draft."""
+"""So that with a factor of 0.1 a match of ten tokens gives one draft token."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,25 +47,26 @@ class SuffixDrafter:
     """Draft what most often followed the longest matches of the last tokens.
 
     Every match of the last m tokens, in the request or in past outputs, proposes up to
-    `factor * m + offset` tokens: the most frequent ones by turns (`path`), or the most probable
-    continuations (`tree`). The proposal with the largest sum of probabilities is the draft, the
-    longer match where they tie, and the request before past outputs. Point masses, exact under
-    every rule for such drafts; no model. At most eight matches are weighed on each side; of more
-    than twelve that differ, four: the longest, the shortest and two between.
+    `factor * m + offset` tokens: the most frequent one after another (`path`), or the most probable
+    continuations (`tree`). The proposal with the largest sum of probabilities is the draft; ties go
+    to the longer match, and to the request before past outputs. The draft consists of point masses,
+    so it is exact under every rule for such drafts, and no model is needed. At most eight matches
+    are evaluated on each side; of more than twelve distinct ones only four: the longest, the
+    shortest and two between.
 
     Args:
         mode: "path" or "tree"; "tree" needs a target and a rule that take trees.
         max_depth: the longest match, and the longest draft.
         factor, offset: how many tokens a match of m tokens proposes.
-        min_probability: a token whose estimated probability, given the text, is lower is left out.
-        max_nodes: the most tokens of a tree, where the controller does not say.
-        store: past outputs to look in besides; a path opens a file of them. Left out, a request
-            knows nothing of others.
-        capacity: how many tokens of past outputs a store that is opened by its path holds.
-        learn: whether the outputs of this drafter go into the store when they end.
+        min_probability: tokens with a lower estimated probability, given the text, are left out.
+        max_nodes: the maximum number of tokens of a tree, if the controller sets none.
+        store: past outputs to search as well; a path opens a file of them. Without it, requests are
+            independent.
+        capacity: the maximum number of tokens in a store that is opened by its path.
+        learn: whether the outputs of this drafter are added to the store when they end.
 
     Raises:
-        InvalidInput: a setting outside its range, or a store that cannot be used.
+        InvalidInput: a setting is outside its range, or the store cannot be used.
     """
 
     name: ClassVar[str] = "suffix"
@@ -98,8 +99,8 @@ class SuffixDrafter:
             raise InvalidInput(f"store must be a PastOutputs or a path; it is {self.store!r:.80}")
         if self.store is not None and self.store.max_depth < self.max_depth:
             raise InvalidInput(
-                f"max_depth is {self.max_depth}, and the store counts to {self.store.max_depth}; "
-                "make the store with as much, or lower max_depth"
+                f"max_depth is {self.max_depth}, but that of the store is {self.store.max_depth}; "
+                "create the store with the same, or lower max_depth"
             )
 
     @property
@@ -124,8 +125,8 @@ class Proposal(NamedTuple):
 
     Args:
         tokens, parents: as in `Draft`.
-        shares: of the occurrences of a token's parent, those that the token follows.
-        score: the sum of the probabilities, which are the products of the shares on the way down.
+        shares: the share of the occurrences of a token's parent that the token follows.
+        score: the sum of the probabilities, which are the products of the shares along the path.
     """
 
     tokens: tuple[int, ...] = ()
@@ -142,7 +143,7 @@ class Limits(NamedTuple):
 
 
 def follow_path(parts: Sequence[SuffixCounts], node: Node, count: int, limits: Limits) -> Proposal:
-    """The most frequent token, then the most frequent one behind it, and so on: `count` at most."""
+    """The most frequent token, then the most frequent one after it, and so on: at most `count`."""
     tokens: list[int] = []
     shares: list[float] = []
     probability, score, total = 1.0, 0.0, occurrences(parts, node)
@@ -167,7 +168,7 @@ def follow_tree(parts: Sequence[SuffixCounts], node: Node, count: int, limits: L
     parents: list[int] = []
     shares: list[float] = []
     score, order = 0.0, counter()
-    # (-probability, order, share, follower, parent, depth): the first of equals goes first.
+    # (-probability, order, share, follower, parent, depth): ties go in order.
     heap: list[tuple[float, int, float, Follower, int, int]] = []
 
     def push(node: Node, total: int, probability: float, parent: int, depth: int) -> None:
@@ -190,12 +191,12 @@ def follow_tree(parts: Sequence[SuffixCounts], node: Node, count: int, limits: L
 
 
 def _share(limits: Limits, probability: float) -> float:
-    """The least share that keeps a token probable enough; a little less, for rounding."""
+    """The smallest share that keeps a token probable enough; slightly less, for rounding."""
     return limits.min_probability / probability * (1 - 1e-9)
 
 
 def _some(found: Sequence[tuple[int, Node]]) -> Sequence[tuple[int, Node]]:
-    """Those matches that are weighed, from the longest to the shortest, evenly.
+    """The matches that are evaluated, evenly spaced from the longest to the shortest.
 
     >>> [length for length, node in _some([(length, (1,)) for length in range(64, 0, -1)])]
     [64, 43, 22, 1]
@@ -214,7 +215,7 @@ class SuffixSession:
 
     def __init__(self, drafter: SuffixDrafter) -> None:
         self._drafter = drafter
-        # A draft of `max_depth` tokens behind a match of as many.
+        # A draft of `max_depth` tokens after a match of `max_depth` tokens.
         self._own = SuffixCounts(2 * drafter.max_depth)
         self._store = drafter.store if isinstance(drafter.store, PastOutputs) else None
         self._follow: Follow = follow_tree if drafter.mode == "tree" else follow_path
@@ -242,7 +243,10 @@ class SuffixSession:
         return believed(best.tokens, best.parents, best.shares, budget, scheme)
 
     def _best(self, parts: Sequence[SuffixCounts], budget: Budget) -> Proposal:
-        """The best proposal of all matches. No proposal scores more than it may have tokens."""
+        """The best proposal of all matches.
+
+        The score of a proposal is at most its number of tokens.
+        """
         drafter = self._drafter
         depth = min(budget.num_draft_tokens, drafter.max_depth)
         most = depth if drafter.mode == "path" else drafter.max_nodes
@@ -261,7 +265,7 @@ class SuffixSession:
         return best
 
     def close(self) -> None:
-        """Hand the output to the store, all of it or nothing."""
+        """Add the output to the store, all of it or nothing."""
         output, self._output = self._output, None
         if self._store is not None and self._drafter.learn and output:
             self._store.add(output)

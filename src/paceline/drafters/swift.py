@@ -1,7 +1,8 @@
-"""Draft with the target itself, the layers to leave out being found while it decodes.
+"""Draft with the target itself; the layers to skip are found while it decodes.
 
 Source: Xia et al., SWIFT, arXiv 2410.06916. Their trees have side branches for less probable tokens
-and a sampling path that is not exact; here the draft is a chain, and q is the law that drew it.
+and a sampling path that is not exact; here the draft is a chain, and q is the distribution that
+drew it.
 """
 
 from __future__ import annotations
@@ -21,17 +22,17 @@ from paceline.drafting.self_draft import SelfDraft, every_second, layers_of
 
 @dataclass(frozen=True, slots=True)
 class SwiftDrafter:
-    """Draft with a part of the target's own layers, found for each request while it goes on.
+    """Draft with a part of the target's own layers, found for each request as it runs.
 
-    It starts with every second layer left out. After each round, once there is a window of the
-    answer, it tries another random set of as many parts: how many tokens of the window would the
-    layers that are left have said? The better set drafts from then on. The first and the last layer
-    are never left out.
+    It starts by skipping every second layer. After each round, once there is a window of the
+    answer, it tries another random set of the same number of parts: how many tokens of the window
+    would the remaining layers have predicted? The better set drafts from then on. The first and
+    last layers are never skipped.
 
     Args:
-        skip_ratio: the share of the parts of the layers between the first and the last that is
-            left out in what it tries.
-        window: how many of the answer's first tokens sets are compared on.
+        skip_ratio: the share of the parts, between the first and last layers, that it skips in its
+            trials.
+        window: the number of the answer's first tokens on which sets are compared.
         good_enough: the share of the window above which the search ends.
         max_failures: the search ends after this many tries in a row that were no better.
         max_tries: the search ends after this many tries.
@@ -39,7 +40,7 @@ class SwiftDrafter:
             token is kept.
 
     Raises:
-        InvalidInput: a setting outside its range.
+        InvalidInput: a setting is outside its range.
     """
 
     name: ClassVar[str] = "swift"
@@ -104,7 +105,7 @@ class SwiftSession:
         )
 
     def _try(self) -> None:
-        """Compare one more set with the one that drafts."""
+        """Compare one more set with the current one."""
         if self.score is None:
             self.score = self._agreement(self.skip)
         self.tries += 1
@@ -116,7 +117,7 @@ class SwiftSession:
             self.failures += 1
 
     def _agreement(self, skip: SkipSet) -> float:
-        """The share of the window's tokens that the layers left hold to be the most probable."""
+        """The share of the window's tokens that the remaining layers predict as most probable."""
         start, tokens = self._num_prompt_tokens, self._draft.committed
         window = tokens[start : start + self._drafter.window]
         said = self._layers.replay(start - 1, [tokens[start - 1], *window[:-1]], skip)
@@ -127,8 +128,8 @@ class SwiftSession:
 def random_sets(num_layers: int, ratio: float) -> Iterator[SkipSet]:
     """Random skip sets of int(ratio * 2 (L - 2)) parts, without the first and the last layer.
 
-    The sets are the same in every run: what they are bends no law, and so they take no part of the
-    noise of the sequence.
+    The sets are the same in every run. They do not bias the output, so they do not use the noise of
+    the sequence.
 
     >>> one = next(random_sets(6, 0.45))
     >>> one.num_sublayers(6), min(one.attention | one.mlp) > 0, max(one.attention | one.mlp) < 5

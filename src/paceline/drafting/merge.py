@@ -1,10 +1,10 @@
-"""Several drafts of one place in a text, as one tree.
+"""Several drafts for one position in a text, merged into one tree.
 
-A token that two drafts have on the same path is one node. Tokens that were chosen without chance,
-point masses, may be merged: which of them are scored bends no law. A token that was drawn by chance
-must be tested against the law that drew it, so one draft keeps its laws and its nodes as they are;
-the others hang theirs on it. A token that was drawn is still exact as a point mass, whatever drew
-it: rejection then strikes it out of p (2211.17192, with q a one-hot law).
+A token that two drafts have on the same path is one node. Tokens that were chosen deterministically
+(point masses) may be merged: which of them are scored does not bias the output. A token that was
+drawn at random must be tested against the law that drew it, so one draft keeps its laws and its
+nodes as they are, and the others are attached to it. A drawn token is also exact as a point mass,
+whatever drew it: rejection then strikes it out of p (2211.17192, with q a one-hot law).
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ class Merged(NamedTuple):
     """A merged draft.
 
     Args:
-        draft: the tree of all.
-        rows: for each draft that went in, where its rows are in a pass over the tree: the root, its
-            nodes, its auxiliary rows. It is laid out as in `Scores`.
+        draft: the merged tree.
+        rows: for each merged draft, the indices of its rows in a pass over the tree: the root, its
+            nodes, its auxiliary rows, laid out as in `Scores`.
     """
 
     draft: Draft
@@ -36,11 +36,11 @@ def merge(drafts: Sequence[Draft]) -> Merged:
     """Merge drafts into one tree.
 
     The first that has laws keeps them, and its children come first among siblings, in their draw
-    order; where a chosen token equals one of them it is that node, since once that is rejected it
-    could not be accepted any more. All other tokens are point masses.
+    order; a chosen token that equals one of them is that node, since once that is rejected the
+    token could not be accepted any more. All other tokens are point masses.
 
-    The rules that test children in turn, each against its own law, take the result: `tree`, `rrs`,
-    `rrsw`, `traversal`; so do those that need no laws, `naive` and `coupling`.
+    The result suits the rules that test children in turn, each against its own law (`tree`, `rrs`,
+    `rrsw`, `traversal`), and those that need no laws (`naive`, `coupling`).
 
     Example:
         >>> merge([Draft((5, 7)), Draft((5, 8, 9))]).draft.parents
@@ -93,12 +93,12 @@ def merge(drafts: Sequence[Draft]) -> Merged:
 
 
 def view(committed: Committed, own: Draft, rows: Sequence[int]) -> Committed:
-    """What one of the drafters is told of a round: its own draft, its own path, its own rows.
+    """What is reported to one of the drafters: its own draft, its own path, its own rows.
 
     Args:
-        committed: as the engine tells it, of the merged draft.
-        own: what the drafter proposed.
-        rows: of it, see `Merged`.
+        committed: as reported by the engine for the merged draft.
+        own: the draft that the drafter proposed.
+        rows: its rows, see `Merged`.
     """
     nodes = {rows[1 + node] - 1: node for node in reversed(range(len(own)))}
     path: list[int] = []
@@ -119,7 +119,7 @@ def _has_laws(draft: Draft) -> bool:
 def _auxiliary(
     drafts: Sequence[Draft], places: Sequence[Sequence[int]], num_nodes: int
 ) -> tuple[Auxiliary | None, tuple[tuple[int, ...], ...]]:
-    """The auxiliary rows of all drafts behind one tree, and where each draft has its rows."""
+    """The auxiliary rows of all drafts after one tree, and where each draft has its rows."""
     rows = [[0, *(1 + place for place in own)] for own in places]
     total = sum(len(draft.aux) for draft in drafts if draft.aux is not None)
     visible = torch.zeros(total, 1 + num_nodes + total, dtype=torch.bool)
@@ -132,7 +132,7 @@ def _auxiliary(
         tokens += draft.aux.tokens
         positions += draft.aux.positions
         own += [1 + num_nodes + first + i for i in range(len(draft.aux))]
-        # Columns of nodes that were merged into one are seen if any of them was.
+        # The column of a merged node is visible if any of its original columns was.
         part = visible[first : len(tokens)]
         for column, row in enumerate(own):
             part[:, row] |= draft.aux.visible[:, column]

@@ -1,4 +1,4 @@
-"""A chain drafted by some of the target's own layers: what self-speculative drafters share."""
+"""A chain drafted by some of the target's own layers, as in self-speculative decoding."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class SelfDraft:
     """Drafts after the committed tokens of one sequence.
 
     Args:
-        layers: the target's own, on that sequence.
+        layers: the target's own layers, on that sequence.
     """
 
     def __init__(self, layers: TargetLayers) -> None:
@@ -31,11 +31,11 @@ class SelfDraft:
     def chain(
         self, skip: SkipSet, budget: Budget, warp: Warp, noise: Noise, min_confidence: float = 0.0
     ) -> Draft:
-        """Draw a chain with the layers that `skip` leaves.
+        """Draw a chain with the layers that `skip` does not skip.
 
-        It ends after a token whose probability is below `min_confidence` or that of the budget:
-        the token is kept (rule 2 of `protocols`). At temperature 0, where the draft is a point
-        mass, both bounds of the budget look at the softmax of the logits.
+        It ends after a token whose probability is below `min_confidence` or the budget's bound; the
+        token is kept (rule 2 of `protocols`). At temperature 0, where the draft is a point mass,
+        both bounds of the budget apply to the softmax of the logits.
         """
         if not budget.num_draft_tokens:
             return Draft()
@@ -61,7 +61,7 @@ def layers_of(target: TargetView, drafter: str) -> TargetLayers:
     """The target's own layers.
 
     Raises:
-        InvalidInput: it does not give them.
+        InvalidInput: the target does not give them.
     """
     if target.layers is None:
         raise InvalidInput(
@@ -81,7 +81,7 @@ def skip_set(attention: Sequence[int], mlp: Sequence[int]) -> SkipSet:
 
 
 def every_second(num_layers: int) -> SkipSet:
-    """Every second layer as a whole, never the first nor the last (the start of SWIFT, 2410.06916).
+    """Every second layer as a whole, but not the first or last (the start of SWIFT, 2410.06916).
 
     >>> sorted(every_second(6).mlp)
     [1, 3]

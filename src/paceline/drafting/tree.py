@@ -1,8 +1,8 @@
-"""A draft tree as it grows, level by level, and the rules by which it grows.
+"""A draft tree that grows level by level, and the rules for its growth.
 
-A rule says which new nodes get children, and how many, *before* these are drawn. What it looks at
-are laws and the tokens above. So every token that is drawn is submitted, as exactness demands; only
-tokens that were chosen without chance are pruned at the end.
+A rule decides which new nodes get children, and how many, *before* these are drawn. It looks only
+at laws and at the tokens above. So every token that is drawn is submitted, as exactness requires;
+only tokens that were chosen deterministically are pruned at the end.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ class DraftTree:
     Attributes:
         tokens, parents: as in `Draft`.
         laws: the law q that drew each token; None for a point mass.
-        beliefs: the probability of each token, as the draft model has it; of chosen siblings at
-            most that of the one before.
+        beliefs: the draft model's probability of each token; for chosen siblings at most that of
+            the previous one.
         scores: the product of the beliefs along the path.
     """
 
@@ -40,19 +40,19 @@ class DraftTree:
         return len(self.tokens)
 
     def add(self, parent: int, siblings: Siblings, belief: Tensor) -> list[int]:
-        """Append the children of a node; returns their places.
+        """Append the children of a node; returns their indices.
 
         Args:
             parent: their parent.
-            siblings: as they were drawn.
-            belief: the probability of every token, `[V]`.
+            siblings: the children, as drawn.
+            belief: the draft model's probabilities, `[V]`.
         """
         first, most = len(self), 1.0
         for token, law in zip(siblings.tokens, siblings.probs, strict=True):
             own = float(belief[token])
             if siblings.scheme is Scheme.CHOSEN:
-                # One that the sampling options ban may be more probable than those chosen before
-                # it, but it will not be accepted.
+                # A token that the sampling options ban may be more probable than those chosen
+                # before it, but it will not be accepted.
                 own = most = min(own, most)
             self.tokens.append(token)
             self.parents.append(parent)
@@ -66,7 +66,7 @@ class DraftTree:
         return 1.0 if node == ROOT else self.scores[node]
 
     def is_repeat(self, node: int) -> bool:
-        """Whether a sibling before it, of independent ones, is the same token.
+        """Whether an earlier independently drawn sibling is the same token.
 
         It can never be accepted once the first was rejected, so it needs no children.
         """
@@ -84,19 +84,19 @@ class DraftTree:
         return path[::-1]
 
     def path_tokens(self, node: int) -> list[int]:
-        """The tokens on the way to a node, its own included."""
+        """The tokens on the path to a node, including its own."""
         return [self.tokens[i] for i in self.path(node)]
 
     def confidence(self, node: int) -> list[float]:
-        """The beliefs on the way to a node, its own included."""
+        """The beliefs on the path to a node, including its own."""
         return [self.beliefs[i] for i in self.path(node)]
 
     def above(self, nodes: Sequence[int]) -> tuple[list[int], Draft, list[int]]:
-        """What a draft model has to be fed to know what follows `nodes`.
+        """What to feed to a draft model to know what follows `nodes`.
 
         Returns:
-            The tokens of the path that all of `nodes` lie on or below; the tree below it that
-            leads to them; and the places of `nodes` in that tree, `ROOT` for the end of the path.
+            The tokens of the path that all of `nodes` are on or below; the tree below it that leads
+            to them; and the indices of `nodes` in that tree, `ROOT` for the end of the path.
         """
         paths = [self.path(node) for node in nodes]
         shared = [
@@ -111,7 +111,7 @@ class DraftTree:
         return [self.tokens[i] for i in shared], part, [place[node] for node in nodes]
 
     def draft(self, kept: Sequence[int], scheme: Scheme) -> Draft:
-        """The nodes `kept`, in rising order with the parent of each, as a draft."""
+        """The nodes `kept`, in ascending order with the parent of each, as a draft."""
         place = {node: number for number, node in enumerate(kept)} | {ROOT: ROOT}
         laws = tuple(self.laws[i] for i in kept)
         return Draft(
@@ -124,10 +124,10 @@ class DraftTree:
 
 
 class Growth(Protocol):
-    """A rule by which a tree grows."""
+    """A rule for the growth of a tree."""
 
     def frontier(self, tree: DraftTree, new: Sequence[int]) -> list[int]:
-        """Which of the new nodes, one level, may get children."""
+        """Which of the new nodes (one level) may get children."""
         ...
 
     def counts(
@@ -136,23 +136,23 @@ class Growth(Protocol):
         """How many children each of `nodes` gets.
 
         Args:
-            tree: so far.
+            tree: the tree so far.
             nodes: a frontier.
-            beliefs: the probability `[V]` of every next token at each.
-            levels: how many levels may follow, this one included.
+            beliefs: the probabilities `[V]` of the next token at each.
+            levels: how many levels may follow, including this one.
         """
         ...
 
     def kept(self, tree: DraftTree) -> list[int]:
-        """The nodes to submit; all of them where any was drawn by chance."""
+        """The nodes to submit; all of them if any was drawn at random."""
         ...
 
 
 class ShapedGrowth:
-    """A shape that is known from the start.
+    """A shape that is fixed from the start.
 
     Args:
-        shape: within the budget.
+        shape: the shape, within the budget.
     """
 
     def __init__(self, shape: TreeShape) -> None:
@@ -181,14 +181,14 @@ class ShapedGrowth:
 
 
 class BestFirstGrowth:
-    """EAGLE-2: expand the most probable nodes of each level, keep the best of all.
+    """EAGLE-2: expand the most probable nodes of each level, keep the best overall.
 
-    For children that are chosen without chance: what is pruned is no sample.
+    For children that are chosen deterministically: what is pruned is not a sample.
 
     Args:
-        top_k: children of a node that is expanded.
-        max_nodes: nodes that are submitted.
-        width: nodes that are expanded on a level.
+        top_k: the number of children of an expanded node.
+        max_nodes: the number of nodes that are submitted.
+        width: the number of nodes that are expanded on a level.
     """
 
     def __init__(self, top_k: int, max_nodes: int, width: int) -> None:
@@ -213,15 +213,15 @@ class BestFirstGrowth:
 
 
 class ForesightGrowth:
-    """The dynamic shape for children that are drawn: nothing is drawn that is not submitted.
+    """The dynamic shape for sampled children: everything that is drawn is submitted.
 
-    Each level gets an even share of the nodes that are left, at most `top_k`, and they go to the
-    parents whose next draws promise most (`math.tree_growth.allocate`).
+    Each level gets an equal share of the nodes that are left, at most `top_k`, and they go to the
+    parents with the most promising next draws (`tree_growth.allocate`).
 
     Args:
-        top_k: the most nodes of a level.
-        max_nodes: the nodes in all.
-        width: the most nodes of a level that get children.
+        top_k: the maximum number of nodes of a level.
+        max_nodes: the total number of nodes.
+        width: the maximum number of nodes of a level that get children.
     """
 
     def __init__(self, top_k: int, max_nodes: int, width: int) -> None:

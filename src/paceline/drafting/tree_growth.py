@@ -1,4 +1,4 @@
-"""Which nodes of a draft tree get children, and how many, from what a draft model believes.
+"""Which nodes of a draft tree get children, and how many, from the draft model's probabilities.
 
 Source: EAGLE-2 (2406.16858), section 4: the probability of a node is the product of the draft
 model's probabilities along its path.
@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 
 def best(scores: Sequence[float], count: int) -> list[int]:
-    """The places of the largest scores, in rising order; of equal ones the first.
+    """The indices of the largest scores, in ascending order; ties go to the first.
 
     >>> best([0.1, 0.5, 0.5, 0.5], 2)
     [1, 2]
@@ -20,16 +20,16 @@ def best(scores: Sequence[float], count: int) -> list[int]:
 
 
 def allocate(scores: Sequence[float], beliefs: Sequence[Sequence[float]], width: int) -> list[int]:
-    """How many children each node gets, where `width` children are to be drawn among all.
+    """How many children each node gets if `width` children are drawn in total.
 
-    The r-th draw at a node is taken to be worth the score of the node times the r-th largest
-    probability there. So the numbers depend on what is known before the draw alone, and every
-    token that is drawn can be submitted.
+    The r-th draw at a node is valued at the score of the node times the r-th largest probability
+    there. So the numbers depend only on what is known before the draw, and every token that is
+    drawn can be submitted.
 
     Args:
-        scores: of each node, the probability of its path.
-        beliefs: of each node, the largest probabilities of the next token, falling.
-        width: how many children there are to be in all, at most.
+        scores: for each node, the probability of its path.
+        beliefs: for each node, the largest probabilities of the next token, in descending order.
+        width: the maximum total number of children.
 
     Example:
         >>> allocate([0.6, 0.3], [[0.9, 0.1], [0.5, 0.5]], 3)
@@ -49,7 +49,7 @@ def allocate(scores: Sequence[float], beliefs: Sequence[Sequence[float]], width:
 
 
 def level_width(num_nodes: int, num_levels: int, most: int) -> int:
-    """How many of the `num_nodes` that are left the next of `num_levels` gets: an even share.
+    """How many of the remaining `num_nodes` the next of `num_levels` gets: an equal share.
 
     >>> level_width(16, 5, most=10)
     4

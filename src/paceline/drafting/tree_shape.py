@@ -1,12 +1,12 @@
 """Shapes of draft trees, and the best one for a budget by dynamic programming.
 
-A shape says where there are nodes, not which tokens stand there. The r-th child of a node, counted
-from 0 in draw order, has rank r. With `acceptance[r]` the probability that a rule accepts the r-th
-child once it stands at the parent, a node is reached with the product of the acceptances along its
-path, and the sum over all nodes is the expected number of accepted tokens.
+A shape says where there are nodes, not which tokens they hold. The r-th child of a node, counted
+from 0 in draw order, has rank r. Let `acceptance[r]` be the probability that a rule accepts the
+r-th child once it has reached the parent. A node is then reached with the product of the
+acceptances along its path, and the sum over all nodes is the expected number of accepted tokens.
 
 Source: Sequoia, Chen et al. 2402.12374, section 3.1 (the programme, under the assumption that
-acceptance depends on the rank alone) and section 3.3 (the size for a machine).
+acceptance depends only on the rank) and section 3.3 (the size for a machine).
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from paceline.errors import InvalidInput
 
 @dataclass(frozen=True, slots=True)
 class TreeShape:
-    """Where the nodes of a tree are: each one's parent, level by level, siblings by rank.
+    """The shape of a tree: the parent of each node, level by level, siblings by rank.
 
     Args:
-        parents: of each node; `ROOT` on the first level.
+        parents: the parent of each node; `ROOT` on the first level.
 
     Raises:
         InvalidInput: the nodes are not in that order.
@@ -45,7 +45,8 @@ class TreeShape:
         for node, parent in enumerate(self.parents):
             if not ROOT <= parent < node or (node and parent < self.parents[node - 1]):
                 raise InvalidInput(
-                    "the nodes of a tree shape stand level by level, in the order of their "
+                    "the nodes of a tree shape must be listed level by level, in the order of "
+                    "their "
                     f"parents; the parents are {self.parents}"
                 )
 
@@ -54,7 +55,7 @@ class TreeShape:
 
     @property
     def ranks(self) -> tuple[int, ...]:
-        """Which child of its parent each node is, from 0."""
+        """The rank of each node among its siblings, from 0."""
         seen: Counter[int] = Counter()
         ranks = []
         for parent in self.parents:
@@ -112,12 +113,12 @@ def from_branching(branching: Sequence[int]) -> TreeShape:
 
 
 def from_paths(paths: Iterable[Sequence[int]]) -> TreeShape:
-    """A shape from a list of paths of ranks, one a node, as Medusa and EAGLE write theirs.
+    """A shape from a list of paths of ranks, one per node, as in Medusa and EAGLE.
 
-    The nodes that a path goes through need not be listed.
+    Intermediate nodes of a path need not be listed.
 
     Raises:
-        InvalidInput: a rank stands there without the lower ones beside it.
+        InvalidInput: a rank occurs without the lower ranks of the same parent.
 
     Example:
         >>> from_paths([[0, 0], [1]]).parents
@@ -127,7 +128,7 @@ def from_paths(paths: Iterable[Sequence[int]]) -> TreeShape:
     for path in nodes:
         if path[-1] < 0 or (path[-1] and (*path[:-1], path[-1] - 1) not in nodes):
             raise InvalidInput(
-                f"the tree has the child {path[-1]} of the node {list(path[:-1])} and not the "
+                f"the tree has the child {path[-1]} of the node {list(path[:-1])} but not the "
                 f"child {path[-1] - 1}; ranks count from 0, without gaps"
             )
     order = sorted(nodes, key=lambda path: (len(path), path))
@@ -142,7 +143,7 @@ class Programme:
     """The best trees of every size and depth, from one table.
 
     Args:
-        acceptance: of each rank; also its largest number of children.
+        acceptance: the acceptance of each rank; its length limits the number of children.
         max_nodes: the largest size.
         max_depth: the largest depth.
 
@@ -153,10 +154,10 @@ class Programme:
 
     def __init__(self, acceptance: tuple[float, ...], max_nodes: int, max_depth: int) -> None:
         sizes = np.arange(max_nodes + 1)
-        # below[d][m]: the most that m nodes below one node are worth, on d levels.
+        # below[d][m]: the best value of m nodes below one node, on d levels.
         self._below: list[Floats] = [np.zeros(max_nodes + 1)]
-        # taken[d][r][m]: how many of m nodes the child of rank r and all below it take, where
-        # ranks 0 to r - 1 have theirs; 0 ends the row of siblings.
+        # taken[d][r][m]: how many of m nodes the child of rank r and its subtree take, after ranks
+        # 0 to r - 1 have taken theirs; 0 ends the row of siblings.
         self._taken: list[list[npt.NDArray[np.int64]]] = [[]]
         for _ in range(max_depth):
             child = np.concatenate([[0.0], 1 + self._below[-1][:-1]])
@@ -178,7 +179,7 @@ class Programme:
         return float(self._below[depth][num_nodes])
 
     def shape(self, num_nodes: int, depth: int) -> TreeShape:
-        """The best tree of at most so many nodes and levels; smaller where more earn nothing."""
+        """The best tree within these limits; smaller if more nodes gain nothing."""
         paths: list[tuple[int, ...]] = []
         work: list[tuple[tuple[int, ...], int, int]] = [((), num_nodes, depth)]
         while work:
@@ -215,16 +216,16 @@ def fastest_shape(
     cost: tuple[tuple[float, float], ...],
     draft_cost: float = 0.0,
 ) -> TreeShape:
-    """The shape with the most expected tokens a second, (1 + accepted) / time, of at least a node.
+    """The shape with the most expected tokens per time, (1 + accepted) / time; at least a node.
 
     Args:
         acceptance, max_nodes, max_depth: see `best_shape`.
-        cost: the time of a target pass, as (rows, time) by rising rows; between them it is a
-            straight line, and passes of more rows than the last are not considered.
+        cost: the time of a target pass, as (rows, time) in ascending order of rows, interpolated
+            linearly; passes with more rows than the last are not considered.
         draft_cost: the time of drafting one level, in the same unit.
 
     Example:
-        Where every row costs as much as the first, a draft of one token it is.
+        If every row costs as much as the first, the best draft has one token.
 
         >>> fastest_shape((0.5, 0.25), 8, 4, cost=((1, 1.0), (9, 9.0))).parents
         (-1,)
@@ -242,14 +243,14 @@ def fastest_shape(
 
 
 class Visit(NamedTuple):
-    """A node that a rule stood at: how many children it had, and which rank was accepted."""
+    """A node that a rule visited: how many children it had, and which rank was accepted."""
 
     num_children: int
     accepted: int | None
 
 
 def visits(draft: Draft, path: Sequence[int]) -> list[Visit]:
-    """The nodes with children that a rule stood at, `path` being the accepted ones.
+    """The nodes with children that a rule visited; `path` holds the accepted nodes.
 
     >>> visits(Draft((5, 7, 9), parents=(-1, -1, 1)), (1,))
     [Visit(num_children=2, accepted=1), Visit(num_children=1, accepted=None)]
@@ -262,11 +263,11 @@ def visits(draft: Draft, path: Sequence[int]) -> list[Visit]:
 
 
 class RankAcceptance:
-    """An estimate of the acceptance by rank, from what was visited.
+    """An estimate of the acceptance by rank, from the visited nodes.
 
     Args:
         prior: the estimate before the first visit.
-        weight: how many visits the prior counts for.
+        weight: the number of visits that the prior counts for.
 
     Example:
         >>> rates = RankAcceptance((0.5, 0.25), weight=2)
@@ -280,7 +281,7 @@ class RankAcceptance:
         self._seen = [float(weight)] * len(prior)
 
     def add(self, found: Iterable[Visit]) -> None:
-        """Take visits in. A child of rank r is seen wherever there are more than r children."""
+        """Take in visits. A child of rank r exists wherever there are more than r children."""
         for num_children, accepted in found:
             for rank in range(min(num_children, len(self._seen))):
                 self._seen[rank] += 1

@@ -1,4 +1,4 @@
-"""Settings that were tuned for a model, kept in the cache folder and found again by its name."""
+"""Settings tuned for a model, stored in the cache folder by its name."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from paceline.errors import InvalidInput
 
 
 def tuned_file(drafter: str, model: str) -> Path:
-    """Where the settings of `drafter` for `model` are kept.
+    """The file with the settings of `drafter` for `model`.
 
     >>> tuned_file("layer-skip", "org/model").name
     'org--model.json'
@@ -25,10 +25,10 @@ def tuned_file(drafter: str, model: str) -> Path:
 
 
 def read_tuned(file: Path) -> dict[str, Any] | None:
-    """The settings in `file`; None where there is no such file.
+    """The settings in `file`; None if there is no such file.
 
     Raises:
-        InvalidInput: it cannot be read, or holds no JSON object.
+        InvalidInput: it cannot be read, or does not hold a JSON object.
     """
     try:
         value = json.loads(file.read_text(encoding="utf-8"))
@@ -38,13 +38,13 @@ def read_tuned(file: Path) -> dict[str, Any] | None:
         raise InvalidInput(f"{file} cannot be read ({error}); tune again, or remove it") from error
     if not isinstance(value, dict):
         raise InvalidInput(
-            f"{file} must hold a JSON object, and holds a {type(value).__name__}; tune again"
+            f"{file} must hold a JSON object, but holds a {type(value).__name__}; tune again"
         )
     return value
 
 
 def write_tuned(file: Path, settings: Mapping[str, Any]) -> None:
-    """Keep settings. Who reads meanwhile finds the old ones or the new ones, whole.
+    """Store settings atomically: concurrent readers find the old ones or the new ones.
 
     Raises:
         InvalidInput: the folder cannot be written to.

@@ -1,9 +1,8 @@
-"""Two vocabularies side by side: tokens as bytes, which of them are shared, and a text in both.
+"""Two vocabularies side by side: tokens as bytes, shared tokens, and a text in both.
 
-A token is taken for the bytes that it adds to a text, whatever sign its tokenizer has for a leading
-space (`Ġthe`, `▁the`) or for a byte (`Ã`, `<0xC3>`). Nothing here has to be right for the output to
-be exact: what is wrong costs acceptance alone. So what a tokenizer loses (case, repeated spaces) is
-put up with.
+A token is identified with the bytes that it adds to a text, however its tokenizer writes a leading
+space (`Ġthe`, `▁the`) or a byte (`Ã`, `<0xC3>`). Exactness does not depend on this module: errors
+cost only acceptance. So what a tokenizer loses (case, repeated spaces) is tolerated.
 
 Source: Timor et al. 2502.05202, whose algorithms match tokens by such strings.
 """
@@ -18,7 +17,7 @@ from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
 LOOK_BEHIND = 10
-"""So many tokens before the end of a text may be written anew when it goes on (2502.05202)."""
+"""How many tokens before the end of a text may be re-encoded when it continues (2502.05202)."""
 
 _BYTE = re.compile(r"<0x([0-9A-F]{2})>")
 _WORDS = re.compile(r"\s*\S+|\s+")
@@ -30,7 +29,7 @@ class Piece(NamedTuple):
 
     Args:
         token: its id.
-        text: the bytes of the text that it stands for; None for a special token.
+        text: the bytes of its text; None for a special token.
     """
 
     token: int
@@ -41,12 +40,13 @@ class Vocabulary:
     """A tokenizer's tokens as bytes.
 
     Args:
-        tokenizer: of transformers, or alike: `get_vocab`, `added_tokens_decoder`, `encode`.
+        tokenizer: one of transformers, or an object with `get_vocab`, `added_tokens_decoder`,
+            `encode`.
 
     Attributes:
         texts: the bytes of each ordinary token, by id.
         specials: the ids of the special tokens, by their text.
-        eos: the id of the token that ends a text, None where there is none.
+        eos: the id of the token that ends a text; None if there is none.
         start: the tokens that every text begins with.
     """
 
@@ -72,8 +72,8 @@ class Vocabulary:
             del self.texts[number]
         self.eos: int | None = tokenizer.eos_token_id
         self._special_ids = frozenset(self.specials.values())
-        # Of several tokens for one text the lowest id stands for it, but a byte's is the last
-        # choice: tokenizers write a byte as such only where they have no other token.
+        # Of several tokens with one text the lowest id is used, but a byte token is the last
+        # choice: tokenizers only use byte tokens if they have no other.
         self.ids: dict[bytes, int] = {}
         self._bytes: dict[int, int] = {}
         spelled = {number: text for text, number in vocab.items()}
@@ -87,13 +87,13 @@ class Vocabulary:
         self.start: tuple[int, ...] = tuple(begins) if bos is not None and begins == [bos] else ()
 
     def is_special(self, token: int) -> bool:
-        """Whether a token is no text."""
+        """Whether a token is not text."""
         return token in self._special_ids
 
     def encode(self, text: bytes) -> list[Piece]:
-        """The tokens of a text, each with its part of it.
+        """The tokens of a text, each with its part of the text.
 
-        Bytes that are no UTF-8 become tokens of single bytes, where there are such.
+        Bytes that are not UTF-8 become single-byte tokens, if they exist.
         """
         try:
             return self._encode(text.decode())
@@ -123,7 +123,7 @@ class Vocabulary:
             return rest + pieces[1:]
         if len(parts := _WORDS.findall(text)) > 1:
             return [piece for part in parts for piece in self._encode(part)]
-        # What was lost cannot be told token by token: the last one stands for all.
+        # What was lost cannot be assigned token by token: the last one gets all of it.
         return [*(Piece(token, b"") for token in ids[:-1]), *(Piece(t, data) for t in ids[-1:])]
 
     def encode_amid(self, text: bytes) -> list[Piece]:
@@ -136,14 +136,14 @@ class Vocabulary:
         return behind[ends[1] :] if 1 in ends else pieces
 
     def go_on(self, written: Sequence[Piece], text: bytes) -> tuple[int, list[Piece]]:
-        """How a text goes on: how many of its last tokens to take back, and what comes then.
+        """How a text continues: how many of its last tokens to remove, and what to append.
 
-        The last few tokens are encoded again with the new text, and what is new begins at the last
-        place where the old tokens and the new ones both have a boundary: mostly the old end.
+        The last few tokens are encoded again with the new text. The new part begins at the last
+        position where the old and the new tokens both have a boundary: usually the old end.
 
         Args:
             written: the text so far.
-            text: what is added.
+            text: the text to add.
         """
         window: list[Piece] = []
         for piece in reversed(written[-LOOK_BEHIND:]):
@@ -172,14 +172,14 @@ class SharedTokens(NamedTuple):
 def shared_tokens(
     ours: Vocabulary, theirs: Vocabulary, our_size: int, their_size: int
 ) -> SharedTokens:
-    """The tokens of one text in both, one to one.
+    """The tokens with the same text in both, one to one.
 
-    Special tokens are shared where they have the same text; the one that ends a text is shared
-    with its like, whatever it is called.
+    Special tokens are shared if they have the same text; the end-of-text tokens are shared whatever
+    they are called.
 
     Args:
         ours, theirs: the vocabularies.
-        our_size, their_size: how many logits the models have; ids beyond are left out.
+        our_size, their_size: the number of logits of the models; higher ids are left out.
     """
     pairs = {number: theirs.ids[text] for text, number in ours.ids.items() if text in theirs.ids}
     for text, number in ours.specials.items():
@@ -202,7 +202,7 @@ class Transcript:
     Args:
         source: the vocabulary of the text.
         written: the other one.
-        same: ids of tokens that are taken over as they are, special ones too: source to written.
+        same: ids of tokens that are mapped one to one, including special ones: source to written.
 
     Attributes:
         pieces: the text so far.
@@ -223,11 +223,11 @@ class Transcript:
 
         Args:
             tokens: new tokens.
-            guess: what was drafted behind the text in the written vocabulary. As far as it says
-                the same, it stays as it is, so that what a model has cached of it stays valid.
+            guess: what was drafted after the text in the written vocabulary. As far as its text
+                agrees, it is kept as it is, so that what a model has cached of it stays valid.
 
         Returns:
-            How many of the pieces there were before have stayed.
+            The number of earlier pieces that were kept.
         """
         stayed = len(self.pieces)
         if not self._begun:
@@ -269,7 +269,7 @@ _VOCABULARIES: WeakKeyDictionary[Any, Vocabulary] = WeakKeyDictionary()
 
 
 def vocabulary_of(tokenizer: Any) -> Vocabulary:
-    """The vocabulary of a tokenizer, which is read once."""
+    """The vocabulary of a tokenizer, which is read only once."""
     found = _VOCABULARIES.get(tokenizer)
     if found is None:
         found = _VOCABULARIES[tokenizer] = Vocabulary(tokenizer)
@@ -281,8 +281,8 @@ def token_bytes(text: str, sign: str) -> bytes:
 
     Args:
         text: the token, as its vocabulary spells it.
-        sign: of a leading space, "Ġ" (every byte is spelled as a letter) or "▁"; "##" marks
-            tokens that have none; an empty sign leaves the spelling as it is.
+        sign: the sign for a leading space, "Ġ" (every byte is spelled as a letter) or "▁"; "##"
+            marks tokens without one; an empty sign leaves the spelling as it is.
 
     Example:
         >>> [token_bytes(*pair) for pair in (("Ġthe", "Ġ"), ("▁the", "▁"), ("the", "##"))]
@@ -306,9 +306,9 @@ def token_bytes(text: str, sign: str) -> bytes:
 
 @cache
 def _byte_letters() -> dict[str, int]:
-    """The letter that stands for each byte in vocabularies of the GPT-2 kind.
+    """The letter that encodes each byte in vocabularies like GPT-2's.
 
-    Printable characters stand for themselves; the others are moved up, beyond the first 256.
+    Printable characters encode themselves; the others are moved up, beyond the first 256.
     """
     plain = [*range(33, 127), *range(161, 173), *range(174, 256)]
     moved = [byte for byte in range(256) if byte not in plain]
@@ -317,7 +317,7 @@ def _byte_letters() -> dict[str, int]:
 
 
 def _begins_inside(text: bytes | None) -> bool:
-    """Whether a piece begins amid a character, or adds nothing that could be encoded again."""
+    """Whether a piece begins within a character, or adds nothing that could be re-encoded."""
     return not text or text[0] & 0xC0 == 0x80
 
 

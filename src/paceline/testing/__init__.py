@@ -1,4 +1,4 @@
-"""Published checks for third-party plug-ins."""
+"""Public checks for third-party plug-ins."""
 
 from paceline.testing.controllers import ControllerRule, check_controller
 from paceline.testing.drafters import DrafterRule, check_drafter

@@ -1,4 +1,4 @@
-"""A drafter in front of a small target, and what one draft owes."""
+"""A drafter with a small target, and the rules for a single draft."""
 
 from __future__ import annotations
 
@@ -41,36 +41,36 @@ class DrafterRule(StrEnum):
     """The rules that `check_drafter` checks; its errors name one of them."""
 
     IDENTITY = "identity"
-    """`name` is a string, and `needs` a frozenset of strings."""
+    """`name` is a string, and `needs` is a frozenset."""
     LIFECYCLE = "lifecycle"
-    """A session can be closed at any point, after an error too, and rounds may go by without a
+    """A session can be closed at any point, also after an error, and rounds may pass without a
     proposal."""
     BUDGET = "budget"
     """No path is longer than the budget, for prompts of any length."""
     VOCABULARY = "vocabulary"
-    """Token ids are plain integers of the target's vocabulary."""
+    """Token ids are plain integers in the target's vocabulary."""
     LAW = "law"
     """Each law is a distribution over the target's vocabulary that gives its token mass."""
     HONESTY = "honesty"
-    """Each law is the one that really drew its token, and whether the token is submitted does not
-    depend on it (rules 1 and 2 of `protocols`)."""
+    """Each law is the one that actually drew its token, and whether the token is submitted does not
+    depend on the token (rules 1 and 2 of `protocols`)."""
     DETERMINISM = "determinism"
-    """All chance comes from the noise that is handed in."""
+    """All randomness comes from the noise that is passed in."""
     ISOLATION = "isolation"
-    """A sequence knows nothing of another, before it or beside it."""
+    """Sequences are independent of each other, earlier or concurrent."""
     TEXT_ALONE = "text alone"
-    """Drafts depend on the tokens observed, and not on the drafts and rounds before (optional)."""
+    """Drafts depend on the observed tokens, not on earlier drafts and rounds (optional)."""
     SETTINGS = "settings"
     """The drafter itself does not change."""
     GREEDY = "greedy output"
     """At temperature 0 the tokens are those of plain decoding, for every draft length."""
     EXACT = "exact output"
-    """At temperature 1 the joint law of the tokens is that of plain decoding."""
+    """At temperature 1 the joint distribution of the tokens is that of plain decoding."""
 
 
 @dataclass(frozen=True)
 class Bench:
-    """A drafter in front of a target."""
+    """A drafter and its target."""
 
     drafter: Drafter
     target: Target
@@ -82,13 +82,13 @@ class Bench:
         return self.target.info.vocab_size
 
     def texts(self) -> list[tuple[int, ...]]:
-        """Prompts of one token and more, with repeats of several periods."""
+        """Prompts of one or more tokens, with repetitions of several periods."""
         pattern = [token % self.vocab_size for token in (1, 2, 1, 2, 0, 1, 2, 1, 1)]
         lengths = [n for n in (1, 2, 3, 4, 7, 9) if n <= self.capacity - 8]
         return [tuple(pattern[:n]) for n in lengths]
 
     def histories(self) -> list[History]:
-        """Each text at once, and cut into a prompt and rounds."""
+        """Each text at once, and split into a prompt and rounds."""
         texts = self.texts()
         whole: list[History] = [(text,) for text in texts]
         return whole + [(t[:1], t[1:3], t[3:]) for t in texts if len(t) > 3]
@@ -104,7 +104,7 @@ def small_target() -> Target:
 
 
 def large_target() -> Target:
-    """Eleven tokens; the law follows from the last two, and the context ends at 24."""
+    """Eleven tokens; the law depends on the last two, and the context ends at 24."""
     generator = torch.Generator().manual_seed(0)
     logits = 3 * torch.randn(11, 11, 11, generator=generator, dtype=torch.float64)
     laws = logits.softmax(dim=-1)
@@ -116,11 +116,11 @@ def large_target() -> Target:
 
 
 class Broken(Exception):
-    """What a failing noise raises."""
+    """The error that a failing noise raises."""
 
 
 class BrokenNoise:
-    """Fails when it is asked for anything."""
+    """Fails whenever it is used."""
 
     def accept(self, probability: float, position: int) -> bool:
         raise Broken
@@ -139,7 +139,7 @@ def fail(drafter: Drafter, rule: DrafterRule, detail: str) -> NoReturn:
 
 @contextmanager
 def session_behind(bench: Bench, history: History) -> Iterator[DraftSession]:
-    """A session that has observed `history`; closed at the end, whatever happens."""
+    """A session that has observed `history`; always closed at the end."""
     try:
         session = _open(bench)
         try:
@@ -153,7 +153,7 @@ def session_behind(bench: Bench, history: History) -> Iterator[DraftSession]:
     except Exception as error:
         raise ContractViolation(
             f"drafter {bench.drafter.name!r} breaks the rule {DrafterRule.LIFECYCLE.value!r}: "
-            f"behind {history} it raised {error!r}"
+            f"after {history} it raised {error!r}"
         ) from error
 
 
@@ -193,7 +193,7 @@ class _Followed:
 
 
 def round_of(bench: Bench, before: History, tokens: tuple[int, ...]) -> Committed:
-    """What the engine tells of the prompt, or of a round whose draft was accepted as a whole."""
+    """What the engine reports of the prompt, or of a round whose draft was fully accepted."""
     text, needs = [token for part in before for token in part], bench.drafter.needs
     hidden = Hidden.union(needs)
     draft, logits, states = Draft(tokens[:-1] if text else ()), None, None
@@ -225,7 +225,7 @@ def warp_behind(
 
 
 def propose(bench: Bench, history: History, budget: int, noise: Noise) -> Draft:
-    """What a fresh session proposes behind `history`; checked as far as one draft can be."""
+    """What a new session proposes after `history`, with the checks that apply to a single draft."""
     with session_behind(bench, history) as session:
         draft = drive(session.propose(Budget(budget), warp_behind(bench, history), noise))
     _check_draft(bench, draft, budget)
@@ -267,7 +267,7 @@ def _check_law(drafter: Drafter, law: Tensor, token: int, vocab: int) -> None:
 
 
 def key_of(draft: Draft) -> tuple[Any, ...]:
-    """All of a draft, in a form that compares."""
+    """All of a draft, in a comparable form."""
     laws = tuple(None if law is None else tuple(law.tolist()) for law in draft.probs or ())
     aux = draft.aux and (draft.aux.tokens, draft.aux.positions, str(draft.aux.visible.tolist()))
     return draft.tokens, draft.parents, draft.scheme, aux, draft.confidence, laws

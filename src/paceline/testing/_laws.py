@@ -1,4 +1,4 @@
-"""Exact laws of drafts and of output: every outcome of the noise is run."""
+"""Exact distributions of drafts and of output: every outcome of the noise is run."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ _LAW_TOLERANCE = 1e-6
 
 
 def check_laws(bench: Bench, num_draft_tokens: int) -> None:
-    """Run every outcome of the drafter's noise; compare how often tokens come with their laws."""
+    """Run every outcome of the drafter's noise; compare token frequencies with their laws."""
     for history in bench.histories():
         _compare_laws(bench, history, _all_drafts(bench, history, num_draft_tokens))
 
 
 def _all_drafts(bench: Bench, history: History, num_draft_tokens: int) -> list[tuple[Draft, float]]:
-    """Every draft that can come behind `history`, with its probability."""
+    """Every draft that can follow `history`, with its probability."""
     drafts: dict[tuple[Any, ...], Draft] = {}
 
     def run(noise: Noise) -> tuple[Any, ...]:
@@ -44,7 +44,7 @@ def _all_drafts(bench: Bench, history: History, num_draft_tokens: int) -> list[t
 
 
 def _compare_laws(bench: Bench, history: History, drafts: list[tuple[Draft, float]]) -> None:
-    """Group the drafts by all that was known when a node was drawn; within a group, q must hold."""
+    """Group the drafts by all that was known when a node was drawn; in a group, q must hold."""
     reach: defaultdict[tuple[Any, ...], float] = defaultdict(float)
     groups: defaultdict[tuple[Any, ...], dict[int, float]] = defaultdict(dict)
     laws: dict[tuple[Any, ...], Tensor] = {}
@@ -70,7 +70,7 @@ def _compare_laws(bench: Bench, history: History, drafts: list[tuple[Draft, floa
             fail(
                 bench.drafter,
                 DrafterRule.HONESTY,
-                f"behind {history} and the draft {group[0]}, token {worst} makes up "
+                f"after {history} and the draft {group[0]}, token {worst} makes up "
                 f"{float(found[worst]):.6f} of the tokens submitted next; its law says "
                 f"{float(laws[group][worst]):.6f}"
                 + ("" if always else ". Is a token dropped because of what it is?"),
@@ -78,7 +78,7 @@ def _compare_laws(bench: Bench, history: History, drafts: list[tuple[Draft, floa
 
 
 def _expected_law(draft: Draft, node: int) -> Tensor | None:
-    """The law of `node` given the nodes before it; None where it was chosen without chance."""
+    """The law of `node` given the nodes before it; None if it was chosen deterministically."""
     law = draft.law(node)
     if law is None or draft.scheme is Scheme.CHOSEN:
         return None
@@ -105,7 +105,7 @@ def _enumerate(
 
 
 def check_greedy(bench: Bench) -> None:
-    """Token by token as plain decoding, up to the end of the context."""
+    """The same tokens as plain decoding, up to the end of the context."""
     greedy = SamplingParams()
     for prompt in bench.texts():
         length = bench.capacity - len(prompt)
@@ -132,12 +132,13 @@ def check_greedy(bench: Bench) -> None:
                 fail(
                     bench.drafter,
                     DrafterRule.GREEDY,
-                    f"behind {prompt} with {k} draft tokens came {tokens}; plainly {plain}",
+                    f"after {prompt} with {k} draft tokens it gave {tokens}; plain decoding "
+                    f"{plain}",
                 )
 
 
 def check_coupled(bench: Bench) -> None:
-    """Under a rule that couples: the same seed, the same tokens."""
+    """Under a rule that couples: the same seed gives the same tokens."""
     for seed, prompt in enumerate(bench.texts()):
         length = bench.capacity - len(prompt)
         plain, coupled = (
@@ -156,12 +157,12 @@ def check_coupled(bench: Bench) -> None:
             fail(
                 bench.drafter,
                 DrafterRule.EXACT,
-                f"behind {prompt} with seed {seed} came {coupled}; plainly {plain}",
+                f"after {prompt} with seed {seed} it gave {coupled}; plain decoding {plain}",
             )
 
 
 def check_exact(bench: Bench, num_draft_tokens: int, tolerance: float) -> None:
-    """The exact joint law of a few tokens, over several rounds, against plain decoding."""
+    """The exact joint distribution of a few tokens, over several rounds, against plain decoding."""
     max_tokens = num_draft_tokens + 1
     for prompt in bench.texts()[-2:]:
 
@@ -188,8 +189,8 @@ def check_exact(bench: Bench, num_draft_tokens: int, tolerance: float) -> None:
                 fail(
                     bench.drafter,
                     DrafterRule.EXACT,
-                    f"behind {prompt} the tokens {tokens} come with probability {found:.12f}; "
-                    f"plainly with {expected:.12f}",
+                    f"after {prompt} the tokens {tokens} have probability {found:.12f}; "
+                    f"with plain decoding {expected:.12f}",
                 )
 
 

@@ -1,4 +1,4 @@
-"""A target, and plain decoding on it: the reference that everything else is compared with."""
+"""A target and plain decoding on it: the reference that everything else is compared with."""
 
 from __future__ import annotations
 
@@ -19,32 +19,32 @@ class TargetRule(StrEnum):
     """The rules that `check_target` checks; its errors name one of them."""
 
     INFO = "info"
-    """Name, vocabulary size and limits are of the right kinds."""
+    """The name, vocabulary size and limits have the right types."""
     SCORES = "scores"
-    """One row for the root and one for each node, of numbers, in float32 or float64, on the CPU;
-    they do not change later, and the same pass gives the same rows."""
+    """One row for the root and one for each node, without NaN, in float32 or float64, on the CPU.
+    Rows do not change later, and the same pass gives the same rows."""
     LENGTH = "length"
-    """The cached length is what commit and rollback make of it; score leaves it alone."""
+    """Only commit and rollback change the cached length; score does not."""
     PREFILL = "prefill"
-    """A prompt taken in at once, in parts, or with a draft is as good as one fed token by token."""
+    """A prompt processed at once, in parts, or with a draft gives the same as token by token."""
     CHAIN = "chain"
-    """Each row of a chain is what plain decoding gives behind those tokens."""
+    """Each row of a chain is what plain decoding gives after those tokens."""
     TREE = "tree"
-    """Each row of a tree is what plain decoding gives behind the path to its node."""
+    """Each row of a tree is what plain decoding gives after the path to its node."""
     AUXILIARY = "auxiliary"
-    """Each auxiliary row is what plain decoding gives behind the tokens that it sees."""
+    """Each auxiliary row is what plain decoding gives after the tokens that it sees."""
     COMMIT = "commit"
-    """A commit keeps the tokens and the path of the last score, and nothing of the rest."""
+    """A commit keeps the tokens and the path of the last score, and nothing else."""
     ROLLBACK = "rollback"
-    """What is cut off leaves no trace."""
+    """What is rolled back leaves no trace."""
     BATCH = "batch"
-    """Slots that share a pass get the rows that each gets alone, in their order."""
+    """Slots that share a pass get the rows that each would get alone, in order."""
     ISOLATION = "isolation"
-    """A slot knows nothing of another, beside it or closed."""
+    """Slots are independent of each other, open or closed."""
     LIMIT = "limit"
-    """More than `max_length` is refused when a slot is opened; up to it everything works."""
+    """More than `max_length` is refused when a slot is opened; up to that everything works."""
     FAILURE = "failure"
-    """Nothing else is raised on right input."""
+    """Valid input raises nothing else."""
 
 
 PARENTS = (-1, -1, 0, 1, 1, 4, 0)
@@ -54,18 +54,18 @@ DEPTH = 3
 """The length of its longest path."""
 
 ROOM = 6
-"""The tokens that a draft and what follows it add to a prompt."""
+"""The number of tokens that a draft and what follows it add to a prompt."""
 
 
 class _Broken(ContractViolation):
-    """A rule that was found broken here, as against what the target itself raises."""
+    """A broken rule that was found here, as opposed to an error raised by the target itself."""
 
 
 class Check:
     """The target, how to compare, and plain decoding as the reference.
 
-    Rows are compared after the slot that gave them was closed, since the reference opens slots of
-    its own: a target that mixes up slots is to fail where that is checked.
+    Rows are compared after their slot was closed, since the reference opens slots of its own: a
+    target that mixes up slots should fail in the check for that.
     """
 
     def __init__(self, target: Target, tolerance: float, trees: bool) -> None:
@@ -74,14 +74,14 @@ class Check:
         self._noted: list[tuple[TargetRule, Tensor, tuple[int, ...], str]] = []
 
     def tree(self) -> Draft:
-        """A tree of `PARENTS`, as far as the target takes it; a short chain if it takes none."""
+        """A tree of `PARENTS`, or a short chain if the target takes no trees."""
         if not self.trees:
             return self.chain(DEPTH)
         tokens = self._tokens(len(PARENTS), 0)
         return Draft(tokens, PARENTS[: len(tokens)])
 
     def chain(self, length: int, salt: int = 0) -> Draft:
-        """A chain of up to `length` tokens; another `salt`, other tokens."""
+        """A chain of up to `length` tokens; a different `salt` gives different tokens."""
         return Draft(self._tokens(length, 1 + salt))
 
     def _tokens(self, count: int, salt: int) -> tuple[int, ...]:
@@ -98,7 +98,7 @@ class Check:
 
     @contextmanager
     def calls(self, rule: TargetRule) -> Iterator[None]:
-        """Name the rule that was checked when the target raised."""
+        """Names the rule that was checked when the target raised."""
         try:
             yield
         except _Broken:
@@ -109,7 +109,7 @@ class Check:
 
     @contextmanager
     def slot(self, rule: TargetRule, capacity: int) -> Iterator[Any]:
-        """A fresh slot, closed at the end whatever happens; then its rows are compared."""
+        """A new slot, always closed at the end; then its rows are compared."""
         with self.calls(rule):
             slot = self.target.open(capacity)
             try:
@@ -137,7 +137,7 @@ class Check:
         return [scores.logits for scores in all_scores]
 
     def behind(self, text: tuple[int, ...]) -> Tensor:
-        """The reference: the row `[V]` behind the last token, decoded one token a pass."""
+        """The reference: the row `[V]` after the last token, decoded one token per pass."""
         if text not in self._rows:
             with self.slot(TargetRule.LENGTH, len(text) + 1) as slot:
                 for position, token in enumerate(text):
@@ -150,30 +150,30 @@ class Check:
 
     def expect_length(self, slot: Any, length: int) -> None:
         if (found := self.target.length(slot)) != length:
-            self.fail(TargetRule.LENGTH, f"a slot of {length} cached tokens says {found}")
+            self.fail(TargetRule.LENGTH, f"a slot of {length} cached tokens reports {found}")
 
     def expect_row(self, rule: TargetRule, row: Tensor, text: tuple[int, ...], where: str) -> None:
-        """Note a row, to be compared with the reference behind `text`."""
+        """Record a row, to be compared with the reference after `text`."""
         self._noted.append((rule, row.clone(), text, where))
 
     def compare(self) -> None:
-        """Compare the rows noted so far."""
+        """Compare the rows recorded so far."""
         noted, self._noted = self._noted, []
         for rule, row, text, where in noted:
             if apart := self.apart(row, self.behind(text)):
-                self.fail(rule, f"{where} behind the tokens {list(text)}, {apart}")
+                self.fail(rule, f"{where} after the tokens {list(text)}, {apart}")
 
     def expect_rows(
         self, rule: TargetRule, rows: Tensor, text: tuple[int, ...], draft: Draft, where: str
     ) -> None:
-        """Note the rows of a root, the last of `text`, and its draft."""
+        """Record the rows of a root (the last of `text`) and its draft."""
         self.expect_row(rule, rows[0], text, f"{where}, root")
         for node in range(len(draft)):
             path = tuple(draft.tokens[i] for i in draft.path(node))
             self.expect_row(rule, rows[node + 1], (*text, *path), f"{where}, node {node}")
 
     def apart(self, found: Tensor, expected: Tensor) -> str | None:
-        """How two rows differ, if they do. Equal infinities are equal."""
+        """How two rows differ, if they do. Infinities of the same sign are equal."""
         off = torch.where(found == expected, 0.0, (found - expected).abs())
         finite = expected[expected.isfinite()].abs()
         scale = max(1.0, float(finite.max()) if len(finite) else 1.0)
@@ -182,5 +182,5 @@ class Check:
             return None
         return (
             f"token {worst} has the logit {float(found[worst]):.6g}, and "
-            f"{float(expected[worst]):.6g} when it is decoded one token a pass"
+            f"{float(expected[worst]):.6g} when it is decoded one token per pass"
         )

@@ -1,4 +1,4 @@
-"""State of a plug-in that outlives its sessions: in its modules, its classes and its functions."""
+"""State of a plug-in that outlives its sessions: in its modules, classes and functions."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from typing import Any
 from torch import Tensor
 
 _DEEP = 4
-"""How far values are followed from a name."""
+"""How deep values are followed from a name."""
 
 _MANY = 10_000
-"""A container of more items is compared by its length."""
+"""A container with more items is compared by its length only."""
 
 
 def shared_state(*objects: Any) -> dict[str, Any]:
-    """What the modules and classes of the objects hold, by the name of each place.
+    """What the modules and classes of the objects hold, by name.
 
-    Plain values and containers are taken by value, what a class of the same package made by its
-    attributes, all else by identity. What `functools.cache` holds is not seen.
+    Plain values and containers are compared by value, instances of the package's own classes by
+    their attributes, all else by identity. The contents of `functools.cache` are not seen.
 
     Args:
-        objects: a plug-in, its sessions, and the like.
+        objects: a plug-in, its sessions, and so on.
     """
     classes = [
         kind
@@ -47,7 +47,7 @@ def shared_state(*objects: Any) -> dict[str, Any]:
 
 
 def _modules(classes: list[type]) -> list[ModuleType]:
-    """The modules that define the classes, and of others' packages all that are loaded."""
+    """The modules that define the classes, plus all loaded modules of third-party packages."""
     names = {kind.__module__ for kind in classes}
     packages = {name.split(".")[0] for name in names} - {"paceline", "tests"}
     loaded = {name for name in sys.modules if name.split(".")[0] in packages}
@@ -56,7 +56,7 @@ def _modules(classes: list[type]) -> list[ModuleType]:
 
 
 def _own(values: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """The names that somebody gave; what Python keeps for itself is left out."""
+    """The user-defined names; those that Python sets itself are left out."""
     for name, value in list(values.items()):
         if not (name.startswith("__") and name.endswith("__")):
             yield name, value
@@ -96,7 +96,7 @@ def _snapshot(value: Any, package: str, depth: int) -> Any:
 
 
 def _function(function: FunctionType, package: str, depth: int) -> Any:
-    """Its defaults, its attributes, and what it closes over, if it is of the package."""
+    """Its defaults, its attributes and its closure, if it belongs to the package."""
     if function.__module__.split(".")[0] != package:
         return id(function)
     kept: list[Any] = [function.__defaults__, function.__kwdefaults__, vars(function)]

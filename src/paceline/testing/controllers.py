@@ -1,4 +1,4 @@
-"""What every controller owes, checked in one call."""
+"""The contract of every controller, checked in one call."""
 
 from __future__ import annotations
 
@@ -20,26 +20,26 @@ class ControllerRule(StrEnum):
     NAME = "name"
     """It has a name."""
     BUDGET = "budget"
-    """A session gives a `Budget` of whole numbers of at least 0, and of shares within [0, 1]."""
+    """A session gives a `Budget` with non-negative integers and with bounds within [0, 1]."""
     PAST = "past"
-    """A budget depends on the past alone: the same outcomes lead to the same budgets."""
+    """A budget depends on the past only: the same outcomes lead to the same budgets."""
     ISOLATION = "isolation"
-    """A session knows nothing of another, beside it or before it."""
+    """Sessions are independent of each other, earlier or concurrent."""
     FAILURE = "failure"
-    """Nothing is raised on outcomes that can be: empty drafts, drafts cut short by the end of the
-    context, trees, drafts without confidence, times of zero."""
+    """No error on possible outcomes: empty drafts, drafts cut short by the end of the context,
+    trees, drafts without confidence, times of zero."""
 
 
 Past = Callable[[Budget, int], Outcome]
-"""From a budget and the number of the round to what became of it."""
+"""From a budget and the number of the round to its outcome."""
 
 
 def check_controller(controller: Controller, *, rounds: int = 60) -> None:
-    """Hold a controller against its contract; return if it keeps every rule of `ControllerRule`.
+    """Check a controller against its contract; returns if it keeps every rule of `ControllerRule`.
 
     Args:
         controller: the plug-in.
-        rounds: of each scripted sequence.
+        rounds: the rounds of each scripted sequence.
 
     Raises:
         ContractViolation: a rule is broken; the message names it.
@@ -54,10 +54,10 @@ def check_controller(controller: Controller, *, rounds: int = 60) -> None:
     alone = [_budgets(controller, past, rounds) for past in pasts]
     for past, budgets in zip(pasts, alone, strict=True):
         if _budgets(controller, past, rounds) != budgets:
-            raise _broken(ControllerRule.PAST, "the same outcomes led to other budgets")
+            raise _broken(ControllerRule.PAST, "the same outcomes led to different budgets")
     together = [islice(_play(controller, past), rounds) for past in pasts]
     if list(zip(*together, strict=True)) != list(zip(*alone, strict=True)):
-        raise _broken(ControllerRule.ISOLATION, "beside others a session gave other budgets")
+        raise _broken(ControllerRule.ISOLATION, "next to others a session gave different budgets")
 
 
 def _budgets(controller: Controller, past: Past, rounds: int) -> list[Budget]:
@@ -87,7 +87,9 @@ def _check(budget: Any) -> None:
         raise _broken(ControllerRule.BUDGET, f"it gave {budget!r:.80}")
     counts = [budget.num_draft_tokens, 0 if budget.max_nodes is None else budget.max_nodes]
     if not all(type(count) is int and count >= 0 for count in counts):
-        raise _broken(ControllerRule.BUDGET, f"its lengths must be counts; it gave {budget}")
+        raise _broken(
+            ControllerRule.BUDGET, f"its lengths must be non-negative integers; it gave {budget}"
+        )
     shares = (
         budget.min_confidence,
         budget.entropy_bound,
@@ -101,7 +103,7 @@ def _check(budget: Any) -> None:
 
 
 def _past(kind: str) -> Past:
-    """What becomes of rounds: a function of the budget and of the number of the round alone."""
+    """The outcomes of rounds: a function of only the budget and the number of the round."""
 
     def outcome(budget: Budget, number: int) -> Outcome:
         chance = random.Random(f"{kind} {number}")

@@ -1,4 +1,4 @@
-"""Where a plain and a speculative greedy answer part, and whether rounding explains it."""
+"""Where a plain and a speculative greedy answer diverge, and whether rounding explains it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 ROUNDING = 40.0
-"""How many machine epsilons of the model's dtype rounding explains, in the deviation of a pass.
+"""How large a deviation of a pass rounding explains, in machine epsilons of the model's dtype.
 
 Between passes of different shapes SmolLM2-135M in bfloat16 had deviations up to 23 epsilons, in 8
 answers of 50 tokens; with a wrong mask they were 95 and more, in a tiny random model 47 and more.
@@ -24,9 +24,9 @@ class Parting:
 
     Args:
         position: of that token in the answers, from 0.
-        gap: how far apart the two best logits of the plain pass are there; infinite where one
+        gap: the difference of the two largest logits of the plain pass there; infinite if one
             answer has ended.
-        pass_difference: the largest difference of a logit between the two passes there.
+        pass_difference: the largest logit difference between the two passes there.
         deviation: the root mean square of that difference over the vocabulary, as a share of the
             spread (standard deviation) of the plain logits.
         tolerance: the largest deviation that rounding explains.
@@ -40,11 +40,12 @@ class Parting:
 
     @property
     def label(self) -> Literal["tie", "fault"]:
-        """Whether it is a tie that rounding decides, or a fault.
+        """Whether it is a near-tie that rounding decides, or a fault.
 
-        It takes both: the two best tokens are near enough for the difference of the passes to
-        swap them, and that difference is one of rounding. The first alone would not do, since a
-        wrong mask that moves the best token elsewhere moves its logits as far as that takes.
+        A tie needs both: the two best tokens are close enough for the difference of the passes to
+        swap them, and that difference is explained by rounding. The first condition alone is not
+        enough, since a wrong mask that changes the best token moves the logits as far as that
+        takes.
         """
         swapped = self.gap <= 2 * self.pass_difference
         return "tie" if swapped and self.deviation <= self.tolerance else "fault"
@@ -58,14 +59,14 @@ def first_difference(
     *,
     dtype: torch.dtype,
 ) -> Parting | None:
-    """Find where two greedy answers to one prompt part; None where they are equal.
+    """Find where two greedy answers to one prompt diverge; None if they are equal.
 
     Args:
         plain, speculative: the tokens of the answers.
-        plain_logits, speculative_logits: the logits `[V]` behind which each token was chosen, as
-            the rounds of the engine give them with `keep_logits`.
-        dtype: in which the model computes; rounding explains deviations up to `ROUNDING` times its
-            epsilon.
+        plain_logits, speculative_logits: the logits `[V]` from which each token was chosen, as the
+            engine's rounds report them with `keep_logits`.
+        dtype: the dtype in which the model computes; rounding explains deviations up to `ROUNDING`
+            times its epsilon.
 
     Example:
         >>> near = torch.tensor([1.000, 1.001, -1.0]), torch.tensor([1.001, 1.000, -1.0])

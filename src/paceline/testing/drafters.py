@@ -1,8 +1,8 @@
-"""What every drafter owes, checked in one call.
+"""The contract of every drafter, checked in one call.
 
-The central check is exact: the drafter is run for every outcome of its noise, so that the
-probability of each draft is known, and a law that did not draw its token, or a token that is
-dropped because of its value, shows as a difference and not as a doubt.
+The central check is exact: the drafter is run for every outcome of its noise, so the probability of
+each draft is known. A law that did not draw its token, or a token that is dropped because of its
+value, shows as a definite difference, not as a statistical suspicion.
 """
 
 from __future__ import annotations
@@ -51,24 +51,24 @@ def check_drafter(
     params: SamplingParams | None = None,
     text_alone: bool = False,
 ) -> None:
-    """Hold a drafter against its contract; return if it keeps every rule of `DrafterRule`.
+    """Check a drafter against its contract; returns if it keeps every rule of `DrafterRule`.
 
     Args:
-        drafter: the plug-in. Its sessions must take all their chance from the noise.
-        target: the target to draft for; None takes small scripted ones, which suit drafters that
-            need tokens alone. A target of one's own should be small: every outcome of the chance
-            of a round or two is run.
-        verifier: an exact rule that takes its drafts; None is `TokenVerifier`. Under a rule that
-            couples, equal tokens with equal seeds take the place of equal laws.
+        drafter: the plug-in. Its sessions must take all their randomness from the noise.
+        target: the target to draft for; None uses small scripted ones, which suit drafters that
+            need only tokens. A target of your own should be small: every random outcome of a round
+            or two is run.
+        verifier: an exact rule that takes its drafts; None means `TokenVerifier`. Under a rule that
+            couples, equal tokens for equal seeds are checked instead of equal distributions.
         num_draft_tokens: the draft length at which all outcomes are run.
-        params: the sampling options of those runs, above temperature 0; None is temperature 1,
-            with top-k 3 for a target of one's own.
-        text_alone: also check that drafts depend on the text alone, for drafters that do not
-            learn from round to round. It finds caches that are not rolled back.
+        params: the sampling options of those runs, with a temperature above 0; None means
+            temperature 1, with top-k 3 for a target of your own.
+        text_alone: also check that drafts depend on the text only, for drafters that do not learn
+            from round to round. It finds caches that are not rolled back.
 
     Raises:
         ContractViolation: a rule is broken; the message names the drafter and the rule.
-        InvalidInput: the check itself cannot be run as asked.
+        InvalidInput: the check itself cannot be run with these arguments.
 
     Example:
         >>> from paceline.drafters.ngram import NgramDrafter
@@ -105,7 +105,7 @@ def check_drafter(
 
 def _check_identity(bench: Bench) -> None:
     drafter = bench.drafter
-    # A plug-in need not be type-checked, so what it says is looked at as anything.
+    # A plug-in may not be type-checked, so its values are treated as of any type.
     name: Any = getattr(drafter, "name", None)
     needs: Any = getattr(drafter, "needs", None)
     if not isinstance(name, str) or not name:
@@ -114,13 +114,13 @@ def _check_identity(bench: Bench) -> None:
         fail(drafter, DrafterRule.IDENTITY, f"its needs are {needs!r}, not a frozenset")
     if missing := bench.target.info.lacks(drafter.needs):
         raise InvalidInput(
-            f"drafter {drafter.name!r} needs {', '.join(missing)}; check it with a target "
-            "that gives that"
+            f"drafter {drafter.name!r} needs {', '.join(missing)}; check it with a target that "
+            "gives them"
         )
 
 
 def _check_lifecycle(bench: Bench) -> None:
-    """Close right after opening, after observing, after a failure; rounds without a proposal."""
+    """Close right after opening, after observing, after a failure; skip proposals in rounds."""
     with session_behind(bench, ()):
         pass
     for history in bench.histories():
@@ -132,7 +132,7 @@ def _check_lifecycle(bench: Bench) -> None:
 
 
 def _check_drafts(bench: Bench) -> None:
-    """Every budget behind every history, twice with the same noise."""
+    """Every budget after every history, twice with the same noise."""
     for history in bench.histories():
         for budget in range(MAX_BUDGET + 1):
             one, two = (propose(bench, history, budget, SeededNoise(budget)) for _ in range(2))
@@ -146,7 +146,7 @@ def _check_drafts(bench: Bench) -> None:
 
 
 def _check_isolation(bench: Bench) -> None:
-    """A sequence drafts the same with another one beside it as alone."""
+    """A sequence drafts the same next to another one as alone."""
     one, two = (bench.texts()[-1],), (bench.texts()[-1][::-1],)
     alone = key_of(propose(bench, one, MAX_BUDGET, SeededNoise(0)))
     with session_behind(bench, one) as first, session_behind(bench, two) as second:
@@ -164,11 +164,10 @@ def _check_isolation(bench: Bench) -> None:
 
 
 def _check_shared_state(bench: Bench) -> None:
-    """Nothing that one sequence left in a module, a class or a function reaches the next.
+    """Nothing that one sequence leaves in a module, a class or a function reaches the next.
 
-    Whether it would change a draft may show after a thousand rounds only, so it is looked for
-    where it is kept. A first sequence fills what is kept for every one, such as a table for the
-    vocabulary.
+    Its effect on a draft may only show after a thousand rounds, so the state itself is inspected. A
+    first sequence fills what is shared by all, such as a table for the vocabulary.
     """
     one, two = (bench.texts()[-1],), (bench.texts()[-1][::-1],)
     states = []
@@ -182,13 +181,13 @@ def _check_shared_state(bench: Bench) -> None:
         fail(
             bench.drafter,
             DrafterRule.ISOLATION,
-            f"{changed[0]} keeps something of each sequence: it was not the same after two of them "
-            "as after one. Keep the state of a sequence in its session",
+            f"{changed[0]} keeps something of each sequence: it was not the same after two of "
+            "them as after one. Keep the state of a sequence in its session",
         )
 
 
 def _check_text_alone(bench: Bench) -> None:
-    """The same text in other rounds, with drafts in between that did not become final."""
+    """The same text in different rounds, with drafts in between that did not become final."""
     text = bench.texts()[-1]
     expected = key_of(propose(bench, (text,), MAX_BUDGET, SeededNoise(0)))
     for cut in range(1, len(text)):
@@ -209,15 +208,15 @@ def _check_text_alone(bench: Bench) -> None:
 
 
 def _alike(draft: Draft, expected: tuple[Any, ...]) -> bool:
-    """Whether a draft is that of `key_of`, with distributions and confidence alike up to rounding.
+    """Whether a draft matches that of `key_of`, its numbers up to rounding.
 
-    Passes of other shapes round differently, and how differently depends on the processor.
+    Passes of different shapes round differently, by an amount that depends on the processor.
     """
     *structure, confidence, laws = key_of(draft)
     *expected_structure, expected_confidence, expected_laws = expected
     pairs = [(confidence, expected_confidence), *zip(laws, expected_laws, strict=False)]
     near = len(laws) == len(expected_laws) and all(
-        one == two  # None, where a draft has none
+        one == two  # None if a draft has none
         or (None not in (one, two) and len(one) == len(two) and _near(one, two))
         for one, two in pairs
     )
@@ -229,7 +228,7 @@ def _near(one: Sequence[float], two: Sequence[float]) -> bool:
 
 
 def _snapshot(value: Any) -> Any:
-    """Settings in a form that compares: plain values and tensors by value, others by identity."""
+    """Settings in a comparable form: plain values and tensors by value, others by identity."""
     if isinstance(value, Tensor):
         return str(value.dtype), tuple(value.shape), tuple(value.flatten().tolist())
     if isinstance(value, str | int | float | bool | bytes | None):

@@ -1,8 +1,8 @@
-"""The exact law of anything random, by enumeration: the oracle of tests and audit.
+"""The exact distribution of any random function, by enumeration: the oracle of tests and audit.
 
-A function that takes its chance from a `Noise` is run once for every sequence of decisions that
-can happen; the probabilities of those runs that give one outcome are added up. What is checked is
-so the code itself, not a formula beside it.
+A function that takes its randomness from a `Noise` is run once for every possible sequence of
+decisions, and the probabilities of the runs with the same outcome are added up. So what is checked
+is the code itself, not a formula that should match it.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class EnumeratingNoise:
     def __init__(self, script: list[int]) -> None:
         self.script = list(script)
         self.options: list[int] = []
-        """How many outcomes each decision had."""
+        """The number of outcomes of each decision."""
         self.probability = 1.0
         self._races: dict[int, tuple[Tensor, int]] = {}
 
@@ -42,8 +42,8 @@ class EnumeratingNoise:
         choice = self.script[step]
         if choice >= len(outcomes):
             raise ContractViolation(
-                "the same decisions led elsewhere: something takes its chance from outside the "
-                "noise that it is handed"
+                "the same decisions led to different runs: something takes randomness from "
+                "outside the noise that it is given"
             )
         self.probability *= weights[choice] / sum(weights)
         return outcomes[choice]
@@ -64,7 +64,7 @@ class EnumeratingNoise:
         return self._decide(tokens, law[tokens].to(torch.float64).tolist())
 
     def race(self, law: Tensor, position: int) -> int:
-        """See `Noise.race`. Races at one position share their noise: here, with one law only."""
+        """See `Noise.race`. Races at one position share their noise; here only with one law."""
         if position in self._races:
             before, token = self._races[position]
             if not torch.equal(before, law):
@@ -78,14 +78,14 @@ class EnumeratingNoise:
 def output_law(
     run: Callable[[Noise], Outcome], *, max_runs: int = 1_000_000
 ) -> dict[Outcome, float]:
-    """The exact law of `run(noise)`, in float64.
+    """The exact distribution of `run(noise)`, in float64.
 
     Args:
-        run: takes all its chance from the noise; the same decisions give the same outcome.
+        run: takes all its randomness from the noise; the same decisions give the same outcome.
         max_runs: a bound on the number of runs.
 
     Raises:
-        ContractViolation: more runs than `max_runs`, or chance from elsewhere.
+        ContractViolation: there are more runs than `max_runs`, or randomness from elsewhere.
 
     Example:
         >>> output_law(lambda noise: noise.accept(0.25, position=0))

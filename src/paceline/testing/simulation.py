@@ -1,8 +1,8 @@
-"""What a controller makes of a scripted text and scripted costs, without a model and in no time.
+"""How a controller does on a scripted text with scripted costs, instantly and without a model.
 
-A `Script` says of each token of a text, for each drafter, whether a draft of it would be accepted
-behind a right prefix, and how sure the drafter would be. All controllers meet the same text, so
-that they can be compared token by token, and with the best draft length in hindsight.
+A `Script` gives, for each drafter and each token of a text, whether a draft of it would be accepted
+after a correct prefix, and the drafter's confidence. All controllers get the same text, so they can
+be compared token by token, and with the best draft length in hindsight.
 """
 
 from __future__ import annotations
@@ -17,25 +17,26 @@ from paceline.core.protocols import Controller
 from paceline.core.target import Opening
 
 Rate = Callable[[int], float]
-"""From the number of a token in the text to its mean acceptance."""
+"""From the index of a token in the text to its mean acceptance."""
 
 Disturbance = Callable[[int, random.Random], tuple[float, float]]
-"""From the number of a round, and chance, to the factors by which the clock has the pass and the
-draft of that round take longer than they do undisturbed."""
+"""From the number of a round, and randomness, to the factors by which the measured times of its
+pass and its draft exceed the undisturbed ones."""
 
 
 @dataclass(frozen=True, slots=True)
 class Costs:
-    """What a round takes, in seconds.
+    """The time of a round, in seconds.
 
     Args:
-        row: T(n) is 1 for one row, and grows by so much a further row.
-        steps: rows beyond which T(n) grows by `step_cost` at once, as where kernels change.
+        row: T(n) is 1 for one row, and grows by `row` with each further row.
+        steps: row counts beyond which T(n) jumps by `step_cost`, as where kernels change.
         step_cost: see `steps`.
-        token, start: of a draft: so much a token, and so much besides.
-        catch_up: for each token that a drafter missed while it was not asked, the prompt's too.
-        prefill: for each token of the prompt, of the target.
-        noise: sigma of the log-normal noise of each timing.
+        token, start: the time of a draft: per token, and fixed.
+        catch_up: the time for each token that a drafter missed while it was not used, including the
+            prompt.
+        prefill: the target's time for each token of the prompt.
+        noise: the sigma of the log-normal noise of each timing.
         spikes: the share of passes that take three times as long.
     """
 
@@ -50,7 +51,7 @@ class Costs:
     spikes: float = 0.0
 
     def errs(self, number: int, chance: random.Random) -> tuple[float, float]:
-        """How the clock errs in a round; see `Disturbance`."""
+        """The errors of the clock in a round; see `Disturbance`."""
 
         def factor() -> float:
             slow = 3 if chance.random() < self.spikes else 1
@@ -66,15 +67,15 @@ class Costs:
 
 @dataclass(frozen=True, slots=True)
 class Script:
-    """One drafter on one text: for each token whether it is right, and the belief in it.
+    """One drafter on one text: for each token whether it is right, and its confidence.
 
     Args:
-        right: whether the draft of a token is accepted behind a right prefix.
-        confidence: of each token; None for a drafter that does not say.
-        has: where the drafter has anything to propose.
-        gates: whether it looks at its first confidence before it proposes.
-        right_of_short: as `right`, where it does not see the whole text
-            (`Budget.max_catch_up`); None where that makes no difference.
+        right: whether the draft of a token is accepted after a correct prefix.
+        confidence: the confidence of each token; None for a drafter that has none.
+        has: where the drafter has something to propose.
+        gates: whether it checks its first confidence before it proposes.
+        right_of_short: like `right`, if it does not see the whole text (`Budget.max_catch_up`);
+            None if that makes no difference.
     """
 
     right: Sequence[bool]
@@ -87,10 +88,10 @@ class Script:
     def soft(
         cls, rate: Rate, length: int, seed: int, *, spread: float = 0.6, power: float = 0.7
     ) -> Script:
-        """A draft model: tokens differ in how hard they are, and it has a fair idea of that.
+        """A draft model: tokens differ in difficulty, which its confidence roughly reflects.
 
         Each acceptance is Beta(m / spread, (1 - m) / spread) with mean m = `rate`, and the
-        confidence is that to the power 1 / `power`: too modest below 1, too sure above.
+        confidence is that to the power 1 / `power`: underconfident below 1, overconfident above.
         """
         chance = random.Random(f"soft {seed}")
         right, confidence = [], []
@@ -103,7 +104,7 @@ class Script:
 
     @classmethod
     def blind(cls, rate: Rate, length: int, seed: int) -> Script:
-        """A drafter that does not say how sure it is, with independent acceptance."""
+        """A drafter without confidences, with independent acceptance."""
         chance = random.Random(f"blind {seed}")
         return cls([chance.random() < rate(t) for t in range(length)])
 
@@ -113,8 +114,8 @@ class Script:
     ) -> Script:
         """N-grams: stretches that are copied, `share` of the text in runs of mean length `run`.
 
-        Within a run the match grows and nearly all is right; elsewhere there is a short match in
-        half of the places, right `weak` of the time.
+        Within a run the match grows and nearly everything is right; elsewhere half of the positions
+        have a short match, which is right with probability `weak`.
         """
         chance = random.Random(f"copying {seed}")
         right, confidence, has = [], [], []
@@ -137,7 +138,7 @@ class Script:
 
 @dataclass(slots=True)
 class Run:
-    """What a controller made of a text."""
+    """The result of a controller on a text."""
 
     tokens: int = 0
     seconds: float = 0.0
@@ -146,7 +147,7 @@ class Run:
 
     @property
     def speed(self) -> float:
-        """Tokens a second; plain decoding has 1."""
+        """Tokens per second; plain decoding has 1."""
         return self.tokens / self.seconds
 
 
@@ -164,19 +165,19 @@ def simulate(
     """Let a controller decode `num_tokens` tokens of a text.
 
     Args:
-        controller: under test.
-        scripts: of each drafter by name, in the order of a cascade; one alone has no name.
-        costs: for all, or by drafter; the target's are those of the first.
+        controller: the controller under test.
+        scripts: the script of each drafter by name, in cascade order; a single one has no name.
+        costs: the costs for all drafters, or by drafter; the target's are those of the first.
         num_tokens: the length of the answer.
-        seed: of the noise of timings.
-        num_sequences: a batch of sequences that all do the same.
-        opening: what the controller is told beforehand; None tells nothing. The time of its
-            prompt, of the target's part and of what a draft model reads, counts.
-        disturbed: how the clock errs, in place of the noise of `costs`. The time that counts is
+        seed: the seed of the timing noise.
+        num_sequences: the size of a batch whose sequences all do the same.
+        opening: what the controller knows in advance; None for nothing. The time for its prompt
+            counts, both of the target and of what a draft model reads.
+        disturbed: the errors of the clock, instead of the noise of `costs`. The time that counts is
             the undisturbed one, so that runs can be compared.
 
     Raises:
-        KeyError: the controller asks for a drafter that is not there.
+        KeyError: the controller asks for a drafter that does not exist.
     """
     parts = {"": scripts} if isinstance(scripts, Script) else dict(scripts)
     prices = dict(costs) if isinstance(costs, Mapping) else dict.fromkeys(parts, costs)
@@ -223,13 +224,13 @@ def simulate(
 
 
 class _Read:
-    """What a draft model has read of the text; see `Budget.max_catch_up`."""
+    """How much of the text a draft model has read; see `Budget.max_catch_up`."""
 
     def __init__(self, num_tokens: int) -> None:
         self.num_tokens = self.missing = num_tokens
         self.is_short = False
         self.last = 0
-        """The tokens that it read for its last draft."""
+        """The number of tokens that it read for its last draft."""
 
     def add(self, num_tokens: int) -> None:
         self.num_tokens += num_tokens
@@ -247,7 +248,7 @@ class _Read:
 def _draft(
     budget: Budget, parts: Mapping[str, Script], at: int, read: Mapping[str, _Read]
 ) -> tuple[str | None, Draft, Sequence[bool]]:
-    """The draft that follows token `at`, who made it, and which tokens are right for it."""
+    """The draft after token `at`, its drafter, and which tokens are right for it."""
     own: Budget | None = budget
     while own is not None:
         for name in parts if own.drafter is None else (own.drafter,):

@@ -27,12 +27,12 @@ class TableSlot:
 
 
 class TableTarget:
-    """The law of the next token is a function of the tokens so far, in float64.
+    """The distribution of the next token is a function of the tokens so far, in float64.
 
     Args:
-        table: a `[V]` tensor (the same law everywhere), a `[V, V]` tensor (row t follows token
-            t), or a function from all tokens so far to `[V]`.
-        vocab_size: V; needed where `table` is a function.
+        table: a `[V]` tensor (the same distribution everywhere), a `[V, V]` tensor (row t follows
+            token t), or a function from all tokens so far to `[V]`.
+        vocab_size: V; needed if `table` is a function.
         max_length: the context limit.
 
     Example:
@@ -64,7 +64,7 @@ class TableTarget:
         """See `protocols.Target.open`."""
         limit = self.info.max_length
         if limit is not None and capacity > limit:
-            raise ContextOverflow(f"the table takes {limit} tokens; {capacity} were asked for")
+            raise ContextOverflow(f"the table takes {limit} tokens; {capacity} were requested")
         return TableSlot()
 
     def length(self, slot: TableSlot) -> int:
@@ -92,7 +92,7 @@ class TableTarget:
             raise ContractViolation("commit without a score before it")
         tokens, draft = slot.scored
         if not draft.is_path(path):
-            raise ContractViolation(f"commit takes a path from the root; {list(path)} is none")
+            raise ContractViolation(f"commit takes a path from the root; {list(path)} is not one")
         slot.tokens += [*tokens, *(draft.tokens[node] for node in path)]
         slot.scored = None
 
@@ -100,7 +100,8 @@ class TableTarget:
         """See `protocols.Target.rollback`."""
         if not 0 <= length <= len(slot.tokens):
             raise ContractViolation(
-                f"rollback goes back: the slot has {len(slot.tokens)} tokens, {length} asked for"
+                f"rollback only shortens: the slot has {len(slot.tokens)} tokens, {length} "
+                "requested"
             )
         del slot.tokens[length:]
         slot.scored = None
@@ -115,7 +116,7 @@ class TableTarget:
 
 
 def _auxiliary(draft: Draft) -> list[tuple[int, ...]]:
-    """What each auxiliary row sees behind the root, in the order of the positions."""
+    """The tokens after the root that each auxiliary row sees, in order of position."""
     if draft.aux is None:
         return []
     depths = [len(draft.path(node)) for node in range(len(draft))]

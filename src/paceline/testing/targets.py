@@ -1,7 +1,7 @@
-"""What every target owes, checked in one call.
+"""The contract of every target, checked in one call.
 
-The reference is the target itself, one token a pass and nothing drafted: whatever else it is asked
-(prefills, chains, trees, several slots in a pass, rollbacks) has to give the same logits.
+The reference is the target itself, one token per pass without drafts: everything else (prefills,
+chains, trees, several slots in a pass, rollbacks) must give the same logits.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ def check_target(
     tolerance: float = 1e-4,
     trees: bool = True,
 ) -> None:
-    """Hold a target against its contract; return if it keeps every rule of `TargetRule`.
+    """Check a target against its contract; returns if it keeps every rule of `TargetRule`.
 
-    Runs about a thousand short passes, so give a small model, or be patient.
+    Runs about a thousand short passes, so use a small model or be patient.
 
     Args:
         target: the plug-in.
-        prompts: token ids to try it on, of different lengths; None makes some up. Give real ones
-            where made-up tokens could be special to the model.
-        tolerance: how far two logits may be apart that should be equal, as a share of the largest
-            logit of their row, or of 1 where that is less. The default is for float32; bfloat16
-            needs .05 or so.
-        trees: check with trees; False for a target that takes chains alone (invariant mode).
+        prompts: token ids to try it on, of different lengths; None makes some up. Give real ones if
+            made-up tokens could be special to the model.
+        tolerance: the largest difference between two logits that should be equal, relative to the
+            largest logit of their row, or to 1 if that is smaller. The default is for float32;
+            bfloat16 needs about .05.
+        trees: check with trees; False for a target that only takes chains (invariant mode).
 
     Raises:
         ContractViolation: a rule is broken; the message names the target and the rule.
@@ -80,7 +80,7 @@ def _check_info(check: Check, info: Any) -> None:
         if value is None and name != "vocab_size":
             continue
         if isinstance(value, bool) or not isinstance(value, int) or value < least:
-            check.fail(TargetRule.INFO, f"{name} is {value!r}, not a whole number from {least}")
+            check.fail(TargetRule.INFO, f"{name} is {value!r}, not an integer of at least {least}")
 
 
 def _texts(info: TargetInfo) -> list[tuple[int, ...]]:
@@ -105,7 +105,7 @@ def _check_prompts(texts: Sequence[tuple[int, ...]], info: TargetInfo) -> None:
 
 
 def _check_scores(check: Check, text: tuple[int, ...]) -> None:
-    """The same pass twice gives the same rows, and those of the first stay as they were."""
+    """The same pass twice gives the same rows, and those of the first do not change."""
     with check.slot(TargetRule.SCORES, len(text) + ROOM) as slot:
         prefill(check.target, slot, text[:-1])
         first = check.score([Work(slot, [text[-1]], check.tree())])[0]
@@ -113,7 +113,7 @@ def _check_scores(check: Check, text: tuple[int, ...]) -> None:
         copy = first.clone()
         check.score([Work(slot, [text[-1]], check.chain(2, salt=1))])
         if not torch.equal(first, copy):
-            check.fail(TargetRule.SCORES, "logits changed after they were handed out")
+            check.fail(TargetRule.SCORES, "logits changed after they were returned")
         again = check.score([Work(slot, [text[-1]], check.tree())])[0]
         for row, before in zip(again, copy, strict=True):
             if apart := check.apart(row, before):
@@ -145,7 +145,7 @@ def _check_drafts(check: Check, text: tuple[int, ...]) -> None:
 
 
 def _check_auxiliary(check: Check, text: tuple[int, ...]) -> None:
-    """Two rows that follow one another, beside a tree that neither sees nor is seen."""
+    """Two rows that follow one another, next to a tree; neither sees the other."""
     tree, (one, two) = check.tree(), check.chain(2, salt=4).tokens
     visible = torch.zeros(2, 1 + len(tree) + 2, dtype=torch.bool)
     visible[:, 0] = visible[:, -2] = visible[1, -1] = True
@@ -165,7 +165,7 @@ def _check_auxiliary(check: Check, text: tuple[int, ...]) -> None:
 
 
 def _check_commits(check: Check, text: tuple[int, ...]) -> None:
-    """Every path of a tree, the empty one included, and then a draft behind it."""
+    """Every path of a tree, including the empty one, and then a draft after it."""
     tree = check.tree()
     for node in range(-1, len(tree)):
         path = tree.path(node)
@@ -186,7 +186,7 @@ def _check_commits(check: Check, text: tuple[int, ...]) -> None:
 
 
 def _check_rest(check: Check, text: tuple[int, ...]) -> None:
-    """The rest of a prompt comes in with a draft."""
+    """The rest of a prompt is processed in the pass of a draft."""
     last = len(text) - 1
     tree = check.tree()
     path = tree.path(len(tree) - 1)
@@ -222,9 +222,9 @@ def _check_rollbacks(check: Check, text: tuple[int, ...]) -> None:
 
 
 def _check_batch(check: Check, texts: Sequence[tuple[int, ...]]) -> None:
-    """Slots of different lengths, with a tree, chains and nothing drafted, in both orders.
+    """Slots of different lengths, with a tree, chains and no draft, in both orders.
 
-    A prompt comes in beside them.
+    A prompt is processed in the same pass.
     """
     shapes = [check.tree(), Draft(), check.chain(3), check.chain(1, salt=1)]
     cases = [(text, shapes[i % len(shapes)]) for i, text in enumerate([*texts, texts[0]])]
@@ -259,7 +259,7 @@ def _check_batch(check: Check, texts: Sequence[tuple[int, ...]]) -> None:
 
 
 def _check_isolation(check: Check, texts: Sequence[tuple[int, ...]]) -> None:
-    """Everything that can happen to another slot happens between the steps of one."""
+    """Everything that can happen to another slot happens between the steps of this one."""
     one, two, tree = texts[-1], texts[0], check.tree()
     path = tree.path(len(tree) - 1)
     with check.slot(TargetRule.ISOLATION, len(one) + ROOM) as slot:
@@ -279,7 +279,7 @@ def _check_isolation(check: Check, texts: Sequence[tuple[int, ...]]) -> None:
 
 
 def _check_limit(check: Check, info: TargetInfo) -> None:
-    """Open one too many; fill a context to its end, with a draft that ends there."""
+    """Open a slot one token too long; fill a context to its end, with a draft ending there."""
     limit, vocab = info.max_length, info.vocab_size
     if limit is None:
         return
@@ -292,7 +292,7 @@ def _check_limit(check: Check, info: TargetInfo) -> None:
         check.fail(TargetRule.LIMIT, f"it opens a slot for {limit + 1} tokens and takes {limit}")
     if limit > _FILLED:
         return
-    # The last token of a full context is never fed; the one before it is the last that is.
+    # The last token of a full context is never fed; the one before it is the last one fed.
     text = tuple((3 * i * i + i) % vocab for i in range(limit - 1))
     drafted = len(check.chain(min(3, limit - 2)))
     root = limit - 2 - drafted

@@ -1,4 +1,4 @@
-"""The best that any rule could accept at one node: what the rules are measured by.
+"""The best acceptance that any rule could reach at one node: the benchmark for the rules.
 
 Source: SpecTr 2310.15141 states the problem as optimal transport with membership cost; the form by
 subsets is that of Hu et al. 2502.18779.
@@ -21,11 +21,11 @@ def optimal_acceptance(p: Tensor, q: Tensor, k: int, scheme: Scheme) -> float:
     """Min over H of 1 + P(H) - Pr(all k siblings lie in H).
 
     An upper bound on the probability that one of k siblings from `q` is accepted, for every rule
-    that keeps the law p, and the value of the best one. Every subset H is tried.
+    whose output is distributed as p; the best rule reaches it. Every subset H is tried.
 
     Args:
-        p, q: laws `[V]` of at most 12 tokens.
-        k: the number of siblings; without replacement at most as many as have mass.
+        p, q: distributions `[V]` of at most 12 tokens.
+        k: the number of siblings; without replacement at most the number of tokens with mass.
         scheme: how they are drawn; `SINGLE` is one, `CHOSEN` the k most probable under q.
 
     Example:
@@ -65,7 +65,7 @@ def optimal_acceptance(p: Tensor, q: Tensor, k: int, scheme: Scheme) -> float:
 
 
 def _all_inside(masses: list[float], inside: frozenset[int], k: int, total: float) -> float:
-    """Pr(k draws without replacement lie in `inside`), by the first of them."""
+    """Pr(k draws without replacement lie in `inside`), by recursion on the first draw."""
     if k == 0:
         return 1.0
     return sum(

@@ -101,7 +101,7 @@ def test_files_that_are_none_are_refused(tmp_path: Path) -> None:
     foreign = json.dumps({"__metadata__": {"format": "pt"}}).encode()
     for data in (b"", b"a thesis of mine", struct.pack("<Q", len(foreign)) + foreign, b"\xff" * 99):
         path.write_bytes(data)
-        with pytest.raises(InvalidInput, match="is no datastore; build one with"):
+        with pytest.raises(InvalidInput, match="is not a datastore; build one with"):
             Corpus.open(path)
     with pytest.raises(InvalidInput, match="cannot read"):
         Corpus.open(tmp_path)

@@ -87,7 +87,7 @@ def test_a_process_that_died_while_it_wrote_costs_its_output_alone(
 def test_files_that_are_something_else_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "outputs"
     path.write_text("my thesis")
-    with pytest.raises(InvalidInput, match="is no store of past outputs; give another path"):
+    with pytest.raises(InvalidInput, match="is not a store of past outputs; give another path"):
         PastOutputs(path)
     assert path.read_text() == "my thesis"
     with pytest.raises(InvalidInput, match="cannot use"):
@@ -115,7 +115,7 @@ def test_an_answer_does_not_fail_where_its_output_cannot_be_kept(
     path.mkdir()
     with caplog.at_level(logging.WARNING, logger="paceline"):
         store.add([1, 2])
-    assert "the output was not kept: cannot write" in caplog.text
+    assert "the output was not stored: cannot write" in caplog.text
     assert times(store, 1, 2) == 1
 
 

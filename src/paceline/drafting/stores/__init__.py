@@ -1,1 +1,1 @@
-"""Where drafters look tokens up: indexes of texts, counts of what followed, corpora on disk."""
+"""Where drafters look tokens up: text indexes, counts of what followed, corpora on disk."""

@@ -1,4 +1,4 @@
-"""Tokens that were looked up, as a draft: how sure they are, and how far the budget goes."""
+"""Looked-up tokens as a draft: their confidence, and the limits of the budget."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from paceline.core.drafts import ROOT, Budget, Draft, Scheme
 
 
 def belief(match_length: int) -> float:
-    """How probable it is that a text goes on as it did behind the last `match_length` tokens.
+    """The probability that a text continues as it did after a match of `match_length` tokens.
 
-    Laplace's rule of succession, a guess that controllers correct by what they see.
+    Laplace's rule of succession: a guess that controllers correct by what they observe.
 
     >>> belief(1), belief(3), belief(8)
     (0.3333333333333333, 0.6, 0.8)
@@ -19,9 +19,9 @@ def belief(match_length: int) -> float:
 
 
 def copied(tokens: Sequence[int], match_length: int, budget: Budget) -> Draft:
-    """A chain that was copied from behind a match of this length, as far as the budget goes.
+    """A chain copied from the text after a match of this length, within the budget.
 
-    Each token is held to be as sure as a match that goes on to it.
+    The confidence of each token is that of the match extended up to it.
 
     >>> copied((5, 6, 7), 1, Budget(3, min_confidence=0.5)).tokens
     (5,)
@@ -38,14 +38,14 @@ def believed(
     budget: Budget,
     scheme: Scheme = Scheme.SINGLE,
 ) -> Draft:
-    """Tokens chosen without chance, as a draft that keeps to the confidences of the budget.
+    """Deterministically chosen tokens as a draft that respects the budget's confidence bounds.
 
-    They are no draws, so to propose fewer, or none, bends no law.
+    They were not sampled, so proposing fewer or none does not bias the output.
 
     Args:
         tokens, parents, scheme: as in `Draft`.
-        confidence: of each token, its parent given.
-        budget: its bounds on confidence; the other ones are the caller's.
+        confidence: the confidence of each token, given its parent.
+        budget: its confidence bounds are applied here; its other limits are up to the caller.
     """
     kept: dict[int, int] = {ROOT: ROOT}
     paths: dict[int, float] = {ROOT: 1.0}
@@ -55,7 +55,7 @@ def believed(
         kept[node] = len(kept) - 1
         path = paths[parent] * sure
         if sure >= budget.min_confidence and path >= budget.min_path_confidence:
-            paths[node] = path  # else nothing goes behind it
+            paths[node] = path  # otherwise nothing follows it
     del kept[ROOT]
     return Draft(
         tuple(tokens[node] for node in kept),

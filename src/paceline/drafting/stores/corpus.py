@@ -1,7 +1,7 @@
-"""A corpus of token ids on disk, with its suffixes in order: what followed a sequence, at once.
+"""A corpus of token ids on disk with its suffix array, to look up what followed a sequence.
 
-The file is in safetensors format: the tokens, documents parted by a mark, and the places of all
-suffixes in the order of their first 32 tokens. It is mapped into memory, not read.
+The file is in safetensors format: the tokens, with documents separated by a mark, and the positions
+of all suffixes, sorted by their first 32 tokens. It is memory-mapped, not read.
 
 Source: REST (2311.08252), section 3.1, whose datastore is a suffix array of 16-bit tokens.
 """
@@ -24,19 +24,19 @@ from paceline.errors import InvalidInput
 FORMAT = "paceline datastore 1"
 
 DEPTH = 32
-"""The suffixes are in the order of this many tokens, so longer questions cannot be asked."""
+"""The suffixes are sorted by this many tokens, so longer queries are not possible."""
 
 MARK = 0xFFFFFFFF
-"""Stands behind each document; no token."""
+"""The end mark of a document; not a token."""
 
 Told = Callable[[int, int], None]
-"""Told how much is done, and of how much."""
+"""Called with the amount done and the total."""
 
 Ids = NDArray[np.uint32]
 
 
 class Found(NamedTuple):
-    """A sequence of `length` tokens that occurs: its places are `first` to `last` in the order."""
+    """A sequence of `length` tokens that occurs, at `first` to `last` of the sorted order."""
 
     length: int
     first: int
@@ -44,19 +44,19 @@ class Found(NamedTuple):
 
 
 class Corpus:
-    """An opened corpus. Make one with `Corpus.open` or `Corpus.of`; threads may share it.
+    """An open corpus. Create it with `Corpus.open` or `Corpus.of`; threads may share it.
 
     Args:
-        tokens: the documents, a `MARK` behind each, and at least `DEPTH` marks at the end.
-        order: the places of all suffixes that begin with a token, in their order.
-        about: what the file says of itself: `tokenizer`, `fingerprint`, `num_documents`.
-        path: where it lies, for messages.
+        tokens: the documents, with a `MARK` after each, and at least `DEPTH` marks at the end.
+        order: the positions of all suffixes that begin with a token, sorted.
+        about: the file's metadata: `tokenizer`, `fingerprint`, `num_documents`.
+        path: the file, for messages.
     """
 
     def __init__(self, tokens: Ids, order: Ids, about: dict[str, str], path: Path | str) -> None:
         self.about, self.path = about, path
         self._tokens, self._order = tokens, order
-        # Views that give plain integers: what bisection compares, token by token.
+        # Views that give plain integers, which bisection compares token by token.
         self._token_view, self._order_view = tokens.data, order.data
 
     @classmethod
@@ -75,10 +75,10 @@ class Corpus:
 
     @classmethod
     def open(cls, path: str | Path) -> Corpus:
-        """Map a file that `write` made.
+        """Memory-map a file written by `write`.
 
         Raises:
-            InvalidInput: there is none, it is something else, or it is damaged.
+            InvalidInput: it does not exist, is something else, or is damaged.
         """
         path = Path(path).expanduser()
         try:
@@ -94,7 +94,8 @@ class Corpus:
             raise InvalidInput(f"cannot read the datastore {path}: {error.strerror}") from error
         except (ValueError, KeyError, TypeError, struct.error):
             raise InvalidInput(
-                f"{path} is no datastore; build one with `paceline datastore build FILE -o STORE`"
+                f"{path} is not a datastore; build one with `paceline datastore build FILE -o "
+                "STORE`"
             ) from None
         try:
             tokens, order = (_mapped(path, head[name], 8 + size) for name in ("tokens", "order"))
@@ -103,13 +104,13 @@ class Corpus:
                 raise ValueError
         except (OSError, ValueError, KeyError, TypeError, IndexError):
             raise InvalidInput(
-                f"the datastore {path} is damaged: it is not as long as it says, or its end is not "
-                "what was written; build it anew"
+                f"the datastore {path} is damaged: its length or its end is not what was written; "
+                "build it again"
             ) from None
         return cls(tokens, order, about, path)
 
     def write(self, path: Path) -> None:
-        """Write it to a file, whole or not at all.
+        """Write it to a file atomically.
 
         Raises:
             InvalidInput: the file cannot be written.
@@ -136,18 +137,18 @@ class Corpus:
 
     @property
     def num_bytes(self) -> int:
-        """What the tokens and their order take."""
+        """The size of the tokens and their order."""
         return self._tokens.nbytes + self._order.nbytes
 
     @property
     def highest(self) -> int:
-        """The highest token; -1 where there is none."""
+        """The highest token; -1 if there is none."""
         return int(self.about["highest"])
 
     def find(self, tail: Sequence[int], *, longest: int, shortest: int) -> Found | None:
-        """The longest suffix of `tail`, of `shortest` to `longest` tokens, that occurs.
+        """The longest suffix of `tail` that occurs, of `shortest` to `longest` tokens.
 
-        Where a sequence occurs, so do its suffixes; hence the length is found by bisection too.
+        If a sequence occurs, so do its suffixes, so the length is found by bisection too.
         """
         low, high = shortest - 1, min(longest, len(tail))
         best = None
@@ -161,9 +162,9 @@ class Corpus:
         return best
 
     def continuations(self, found: Found, count: int, most: int) -> Ids:
-        """The `count` tokens behind each place of a sequence, in order; `[places, count]`.
+        """The `count` tokens after each occurrence of a sequence, sorted; `[places, count]`.
 
-        Where there are more than `most` places, `most` of them are taken, evenly.
+        If there are more than `most` occurrences, `most` evenly spaced ones are taken.
 
         Raises:
             InvalidInput: the file is damaged.
@@ -172,8 +173,8 @@ class Corpus:
         ranks = np.arange(number) if number <= most else np.arange(most) * number // most
         places = self._order.take(found.first + ranks).astype(np.int64) + found.length
         if int(places.max(initial=0)) + count > len(self._tokens):
-            raise InvalidInput(f"the datastore {self.path} is damaged; build it anew")
-        # Token by token of all places, which is also how they are compared.
+            raise InvalidInput(f"the datastore {self.path} is damaged; build it again")
+        # One token of all occurrences at a time, which is also how they are compared.
         lines: Ids = self._tokens.take(places + np.arange(count)[:, None])
         return lines.T
 
@@ -190,14 +191,14 @@ class Corpus:
 
 
 def suffix_order(tokens: Ids, told: Told | None = None) -> Ids:
-    """The places of the suffixes that begin with a token, in the order of their first 32 tokens.
+    """The positions of the suffixes that begin with a token, sorted by their first 32 tokens.
 
-    By doubling: suffixes in the order of their first h tokens give that of 2 h. Equal ones stay in
-    the order of their places. Takes about 40 bytes a token.
+    By doubling: the order by the first h tokens gives the order by 2 h. Equal suffixes stay in
+    order of position. Takes about 40 bytes per token.
 
     Args:
-        tokens: with `MARK`s, which are the highest.
-        told: called before each of the doublings.
+        tokens: the tokens, with `MARK`s, which are the highest values.
+        told: called before each doubling.
 
     Example:
         >>> suffix_order(np.array([2, 1, 2, MARK], np.uint32)).tolist()
@@ -228,10 +229,10 @@ def _highest(tokens: Ids) -> int:
 
 
 def _mapped(path: Path, entry: Any, base: int) -> Ids:
-    """A tensor of a safetensors file, mapped into memory.
+    """A tensor of a safetensors file, memory-mapped.
 
     Raises:
-        ValueError: it is no row of 32-bit numbers, or the file ends before it does.
+        ValueError: it is not a row of 32-bit numbers, or the file ends before it does.
     """
     (count,) = entry["shape"]
     begin, end = entry["data_offsets"]
@@ -242,5 +243,5 @@ def _mapped(path: Path, entry: Any, base: int) -> Ids:
     if not count:
         return np.empty(0, np.uint32)
     mapped = np.memmap(path, np.dtype("<u4"), "r", base + begin, (count,))
-    in_own_order: Ids = mapped.astype(np.uint32, copy=False)  # a copy on big-endian machines alone
+    in_own_order: Ids = mapped.astype(np.uint32, copy=False)  # a copy on big-endian machines only
     return in_own_order

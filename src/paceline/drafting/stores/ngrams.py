@@ -1,4 +1,4 @@
-"""An index of n-grams, and the references that drafters look up in: token ids, nothing else."""
+"""An index of n-grams, and the references that drafters search: token ids only."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from paceline.errors import InvalidInput
 
 
 class NgramIndex:
-    """Where each n-gram was last (or first) followed by a token. Memory: one entry an n-gram.
+    """Where each n-gram was last (or first) followed by a token. Memory: one entry per n-gram.
 
     Args:
         min_n, max_n: the lengths that are indexed.
-        newest: keep the last occurrence rather than the first.
+        newest: keep the last occurrence instead of the first.
 
     Example:
         >>> index = NgramIndex(1, 2, newest=False)
@@ -31,7 +31,7 @@ class NgramIndex:
         self._after: dict[tuple[int, ...], int] = {}
 
     def extend(self, tokens: Sequence[int]) -> None:
-        """Append tokens. An n-gram enters the index when the token behind it is known."""
+        """Append tokens. An n-gram enters the index when the token after it is known."""
         old = len(self.tokens)
         self.tokens += tokens
         for position in range(max(old, 1), len(self.tokens)):
@@ -43,7 +43,7 @@ class NgramIndex:
                     self._after.setdefault(gram, position)
 
     def after(self, gram: tuple[int, ...]) -> int | None:
-        """The position of the token that followed `gram`, None where it did not come before."""
+        """The position of the token that followed `gram`; None if it did not occur."""
         return self._after.get(gram)
 
 
@@ -51,7 +51,7 @@ def reference_ids(references: Any) -> tuple[tuple[int, ...], ...]:
     """References as tuples of token ids.
 
     Raises:
-        InvalidInput: they are no sequences of token ids.
+        InvalidInput: they are not sequences of token ids.
 
     Example:
         >>> reference_ids([[1, 2], (3,)])
@@ -70,7 +70,7 @@ def check_vocabulary(what: str, tokens: Sequence[int], target: TargetInfo) -> No
         what: whose tokens they are, for the message.
 
     Raises:
-        InvalidInput: names the first token that does not.
+        InvalidInput: a token does not; the message names the first.
     """
     if not tokens or (min(tokens) >= 0 and max(tokens) < target.vocab_size):
         return
@@ -82,7 +82,7 @@ def check_vocabulary(what: str, tokens: Sequence[int], target: TargetInfo) -> No
 
 
 class NgramPlaces:
-    """Every place behind each n-gram of a text, for some n. Memory: one entry an n-gram and place.
+    """Every position after each n-gram of a text, for some n. Memory: one entry per occurrence.
 
     Args:
         tokens: the text.
@@ -101,13 +101,13 @@ class NgramPlaces:
                 self._places.setdefault(tuple(tokens[end - n : end]), []).append(end)
 
     def from_on(self, gram: tuple[int, ...], place: int) -> int | None:
-        """The first place behind `gram` that is not before `place`."""
+        """The first position after `gram` that is not before `place`."""
         found = self._places.get(gram, ())
         at = bisect_left(found, place)
         return found[at] if at < len(found) else None
 
     def nearest(self, gram: tuple[int, ...], place: int) -> int | None:
-        """The place behind `gram` that is nearest to `place`, of two the later one."""
+        """The position after `gram` that is nearest to `place`; of two, the later one."""
         found = self._places.get(gram, ())
         at = bisect_left(found, place)
         return min(found[max(at - 1, 0) : at + 1], key=lambda p: (abs(p - place), -p), default=None)

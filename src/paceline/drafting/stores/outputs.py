@@ -1,7 +1,7 @@
-"""Past outputs: what followed what in the answers given so far, in bounded memory.
+"""Past outputs: what followed what in previous answers, in bounded memory.
 
-On disk they are a log: each output is appended as a whole, with its length and checksum, so that
-several processes can write to one file and a crash loses one output at most.
+On disk they are a log: each output is appended as a whole with its length and checksum, so several
+processes can write to one file and a crash loses at most one output.
 """
 
 from __future__ import annotations
@@ -26,24 +26,24 @@ log = logging.getLogger("paceline")
 
 MAGIC = b"paceline outputs 1\n"
 _FRAME = struct.Struct("<II")
-"""Before each output: its number of tokens, and the CRC-32 of them."""
+"""Before each output: its number of tokens and their CRC-32."""
 
 
 class PastOutputs:
-    """The last outputs, shared by the sequences of any number of drafters and threads.
+    """The latest outputs, shared by the sequences of any number of drafters and threads.
 
-    Half of `capacity` is filled at a time; when it is full, the older half is dropped. So the
-    store holds the latest `capacity / 2` to `capacity` tokens, and an output longer than half of
-    it only with its end. Memory: about 200 bytes a token.
+    Half of `capacity` is filled at a time; when it is full, the older half is dropped. So the store
+    holds the latest `capacity / 2` to `capacity` tokens, and of an output longer than half of it
+    only the end. Memory: about 200 bytes per token.
 
     Args:
-        path: a file that the outputs are kept in; None keeps them in memory alone.
-        capacity: in tokens.
-        max_depth: the longest match, and the longest draft, that can be asked for.
+        path: a file in which the outputs are kept; None keeps them in memory only.
+        capacity: the maximum number of tokens.
+        max_depth: the maximum length of a match and of a draft.
 
     Raises:
-        InvalidInput: a setting outside its range, a file that is no such store, is damaged, or
-            cannot be read or written.
+        InvalidInput: a setting is outside its range, or the file is not such a store, is damaged,
+            or cannot be read or written.
 
     Example:
         >>> store = PastOutputs(capacity=1000)
@@ -69,7 +69,7 @@ class PastOutputs:
 
     @property
     def parts(self) -> Sequence[SuffixCounts]:
-        """The counts, older and newer. Hold `lock` as long as you use them."""
+        """The counts, older and newer. Hold `lock` while you use them."""
         return self._counts
 
     def __len__(self) -> int:
@@ -77,7 +77,7 @@ class PastOutputs:
         return sum(self._sizes)
 
     def add(self, tokens: Sequence[int]) -> None:
-        """Put an output in. Where the file cannot be written, that is logged."""
+        """Add an output. A failure to write the file is logged."""
         if not tokens:
             return
         with self.lock:
@@ -87,7 +87,9 @@ class PastOutputs:
                 self._log.append(tokens)
             except OSError as error:
                 log.warning(
-                    "the output was not kept: cannot write %s (%s)", self._log.path, error.strerror
+                    "the output was not stored: cannot write %s (%s)",
+                    self._log.path,
+                    error.strerror,
                 )
 
     def check(self, target: TargetInfo) -> None:
@@ -106,7 +108,7 @@ class PastOutputs:
         half = max(self.capacity // 2, 1)
         tokens = tokens[-half:]
         if self._sizes[-1] + len(tokens) > half:
-            # The clock goes on, so that what came last is known across both halves.
+            # The clock continues, so that recency is comparable across both halves.
             clock = self._counts[-1].clock
             self._counts = [self._counts[-1], SuffixCounts(2 * self.max_depth, clock)]
             self._sizes = [self._sizes[-1], 0]
@@ -118,23 +120,23 @@ class PastOutputs:
 
 
 class OutputLog:
-    """A file of outputs, appended one by one.
+    """A file to which outputs are appended one by one.
 
     Args:
-        path: of the file; made, with its folder, where there is none.
+        path: the file; it is created, with its folder, if it does not exist.
 
     Raises:
-        InvalidInput: it cannot be made or is something else.
+        InvalidInput: it cannot be created or is something else.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path.expanduser()
 
     def read(self, capacity: int) -> list[array[int]]:
-        """The last outputs, `capacity` tokens of them at most. Shortens a file that outgrew them.
+        """The latest outputs, at most `capacity` tokens. Shortens a file that has outgrown that.
 
         Raises:
-            InvalidInput: the file is no store of outputs, is damaged, or cannot be read.
+            InvalidInput: the file is not a store of outputs, is damaged, or cannot be read.
         """
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
@@ -144,7 +146,8 @@ class OutputLog:
                 data = self.path.read_bytes()
                 if not data.startswith(MAGIC):
                     raise InvalidInput(
-                        f"{self.path} is no store of past outputs; give another path, or remove it"
+                        f"{self.path} is not a store of past outputs; give another path, or "
+                        "remove it"
                     )
                 outputs, whole = self._frames(data)
                 kept = _last(outputs, capacity)
@@ -157,10 +160,10 @@ class OutputLog:
         return kept
 
     def append(self, tokens: Iterable[int]) -> None:
-        """Write an output at the end.
+        """Append an output.
 
         Raises:
-            OSError: it cannot be written; the file is then as it was.
+            OSError: it cannot be written; the file is then unchanged.
         """
         frame = _frame(tokens)
         with self._locked(), self.path.open("r+b") as file:
@@ -173,7 +176,7 @@ class OutputLog:
                 raise
 
     def _frames(self, data: bytes) -> tuple[list[array[int]], int]:
-        """The outputs, and how many bytes are whole: a process that died may leave part of one."""
+        """The outputs, and the number of complete bytes: a crash may leave part of one."""
         outputs, position = [], len(MAGIC)
         while position + _FRAME.size <= len(data):
             count, checksum = _FRAME.unpack_from(data, position)
@@ -184,7 +187,7 @@ class OutputLog:
             if zlib.crc32(body) != checksum:
                 raise InvalidInput(
                     f"the store of past outputs {self.path} is damaged at byte {position}; remove "
-                    "it to start anew"
+                    "it to start again"
                 )
             outputs.append(_native(array("I", body)))
             position = end
@@ -204,7 +207,7 @@ class OutputLog:
 
 
 def _last(outputs: Sequence[array[int]], capacity: int) -> list[array[int]]:
-    """The last outputs that have `capacity` tokens at most."""
+    """The latest outputs with at most `capacity` tokens."""
     total, first = 0, len(outputs)
     while first and total + len(outputs[first - 1]) <= capacity:
         first -= 1
@@ -218,7 +221,7 @@ def _frame(tokens: Iterable[int]) -> bytes:
 
 
 def _native(tokens: array[int]) -> array[int]:
-    """Little-endian to the machine's order, or back."""
+    """From little-endian to the machine's byte order, or back."""
     if sys.byteorder == "big":
         tokens.byteswap()
     return tokens

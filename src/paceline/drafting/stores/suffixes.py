@@ -1,13 +1,13 @@
 """How often each sequence of tokens occurs in some texts, and what follows it.
 
-A suffix automaton, grown token by token in amortised constant time. A state stands for all the
-sequences that end at the same places; following the links from a state goes through ever shorter
-suffixes of it, and a transition leads to the sequence with one token more. So one walk over the
+A suffix automaton, built token by token in amortised constant time. A state represents all
+sequences that end at the same positions. Following the links from a state visits ever shorter
+suffixes of it, and a transition leads to the sequence extended by one token. So one walk over the
 links answers "what followed the last m tokens" for every m at once, and lengths with the same
 answer share a state.
 
 Source: Blumer et al., "The smallest automaton recognizing the subwords of a text" (1985), with
-counts and several texts. SuffixDecoding (2411.04975) asks these questions of a trie.
+counts and several texts. SuffixDecoding (2411.04975) answers these queries with a trie.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 _NONE = 0xFFFFFFFF
-"""No token: stands in `_token` where a state has no transition, or several."""
+"""Not a token: the value in `_token` if a state has no transition, or several."""
 
 MANY = 32
-"""Where more different tokens than this followed a sequence, the frequent ones are remembered."""
+"""If more different tokens than this followed a sequence, the frequent ones are remembered."""
 
 Node = tuple[int, ...]
-"""A sequence of tokens: its state in each of several automata, 0 where it does not occur."""
+"""A sequence of tokens: its state in each of several automata, 0 if it does not occur."""
 
 
 _Ranked = tuple[int, int, int, Node]
-"""A follower as it is put in order: minus how often and how late it came, its token and node."""
+"""The sort key of a follower: minus its count, minus its last time, its token and node."""
 
 
 class Follower(NamedTuple):
-    """A token that followed a sequence: how often, and the sequence that it makes."""
+    """A token that followed a sequence: how often, and the extended sequence."""
 
     token: int
     times: int
@@ -39,10 +39,11 @@ class Follower(NamedTuple):
 
 
 class _Known(NamedTuple):
-    """What a look at all transitions of a state found, when it had occurred so many `times`.
+    """The result of a scan of all transitions of a state when it had occurred `times` times.
 
-    The `tokens` are those that led to at least `least` occurrences then. A rarer one can have come
-    once more for each time that the state has, so until that is often enough, none is missed.
+    The `tokens` are those that led to at least `least` occurrences then. A rarer one can have
+    occurred at most once more for each new occurrence of the state, so until that is often enough,
+    none is missed.
     """
 
     least: float
@@ -51,10 +52,10 @@ class _Known(NamedTuple):
 
 
 class SuffixCounts:
-    """The counts of every sequence of at most `depth` tokens in the texts that were put in.
+    """The counts of every sequence of at most `depth` tokens in the added texts.
 
     Args:
-        depth: longer sequences are not counted.
+        depth: the maximum length of counted sequences.
 
     Example:
         >>> counts = SuffixCounts(8)
@@ -67,7 +68,7 @@ class SuffixCounts:
 
     def __init__(self, depth: int, clock: int = 0) -> None:
         self.depth, self.clock = depth, clock
-        # State 0 is the empty sequence. Arrays, since there are up to two states a token.
+        # State 0 is the empty sequence. Arrays, since there are up to two states per token.
         self.length, self.link = array("I", [0]), array("i", [-1])
         self.count, self.recent = array("I", [0]), array("Q", [0])
         # Most states have one transition; those with several keep them all in `_several`.
@@ -77,9 +78,9 @@ class SuffixCounts:
         self.begin()
 
     def begin(self) -> None:
-        """Start on another text: nothing that comes follows what was there."""
+        """Start another text: what is appended does not follow the previous text."""
         self._whole = 0  # the state of the text so far
-        self._tail, self._tail_length = 0, 0  # that of its last `depth` tokens
+        self._tail, self._tail_length = 0, 0  # the state of its last `depth` tokens
 
     def extend(self, tokens: Iterable[int]) -> None:
         """Append tokens to the text."""
@@ -88,7 +89,7 @@ class SuffixCounts:
             self._count(token)
 
     def step(self, state: int, token: int) -> int:
-        """The state with one token more; 0 where that sequence does not occur."""
+        """The state extended by one token; 0 if that sequence does not occur."""
         if self._token[state] == token:
             return self._target[state]
         several = self._several.get(state)
@@ -106,7 +107,7 @@ class SuffixCounts:
         if len(several) <= MANY or least <= 2:
             return [(token, after) for token, after in several.items() if count[after] >= least]
         known = self._known.get(state)
-        # A token comes at most once behind each occurrence, the last one before the look included.
+        # A token follows each occurrence at most once, including the last one before the scan.
         if known is None or known.least + count[state] - known.times + 1 > least:
             half = least / 2
             tokens = [token for token, after in several.items() if count[after] >= half]
@@ -114,10 +115,11 @@ class SuffixCounts:
         return [(token, several[token]) for token in known.tokens if count[several[token]] >= least]
 
     def suffixes(self, tokens: Iterable[int]) -> list[tuple[int, int]]:
-        """The longest suffix of `tokens` that occurs, and the shorter ones that occur elsewhere.
+        """The longest suffix of `tokens` that occurs, and shorter ones that occur elsewhere too.
 
         Returns:
-            (length, state), the longest first; all lengths down to the next have the same state.
+            (length, state), the longest first; all lengths down to the next one have the same
+            state.
         """
         state = length = 0
         for token in tokens:
@@ -135,7 +137,7 @@ class SuffixCounts:
         return found
 
     def _append(self, token: int) -> None:
-        """Add the states for the text with one token more."""
+        """Add the states for the text extended by one token."""
         last = self._whole
         known = self.step(last, token)
         if known:  # an earlier text began in the same way
@@ -152,7 +154,7 @@ class SuffixCounts:
             self.link[new] = known if fits else self._split(state, token, known)
 
     def _split(self, state: int, token: int, target: int) -> int:
-        """Give the shorter sequences of `target`, which end at one more place, their own state."""
+        """Give the shorter sequences of `target` their own state: they end at one more position."""
         new = self._state(
             self.length[state] + 1,
             self.link[target],
@@ -212,13 +214,13 @@ def matches(parts: Sequence[SuffixCounts], tokens: Sequence[int]) -> list[tuple[
     """The suffixes of `tokens` that occur in any of the `parts`, the longest first.
 
     Returns:
-        (length, node); all lengths from there down to the next have the same occurrences.
+        (length, node); all lengths from there down to the next one have the same occurrences.
     """
     chains = [part.suffixes(tokens) for part in parts]
     if len(chains) == 1:
         return [(length, (state,)) for length, state in chains[0]]
     lengths = {length for chain in chains for length, _ in chain}
-    # From the shortest on: a state stands for its own length and those below, down to the next.
+    # From the shortest on: a state represents its own length and those below, down to the next.
     found = []
     for length in sorted(lengths):
         for chain in chains:
@@ -229,14 +231,14 @@ def matches(parts: Sequence[SuffixCounts], tokens: Sequence[int]) -> list[tuple[
 
 
 def occurrences(parts: Sequence[SuffixCounts], node: Node) -> int:
-    """How often the sequence occurs, at the end of a text too."""
+    """How often the sequence occurs, including at the end of a text."""
     return sum([part.count[state] for part, state in zip(parts, node, strict=True) if state])
 
 
 def followers(parts: Sequence[SuffixCounts], node: Node, share: float) -> list[Follower]:
-    """The tokens that follow in at least this share of the occurrences, the most frequent first.
+    """The tokens that follow at least this share of the occurrences, the most frequent first.
 
-    Of equally frequent ones the one that came last goes first.
+    Of equally frequent ones, the most recent comes first.
     """
     if len(parts) == 1:  # the same, shorter
         part, state = parts[0], node[0]

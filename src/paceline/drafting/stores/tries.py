@@ -1,4 +1,4 @@
-"""The most frequent beginnings of many sequences, as a tree or as a path.
+"""The most frequent prefixes of many sequences, as a tree or as a path.
 
 Source: REST (2311.08252), section 3.2.
 """
@@ -23,11 +23,11 @@ class Trie(NamedTuple):
 
 
 def prefix_tree(rows: NDArray[np.uint32], end: int, most: int) -> Trie:
-    """The `most` most frequent beginnings of the rows, of all lengths; of equals the shorter.
+    """The `most` most frequent prefixes of the rows, of all lengths; ties go to the shorter.
 
     Args:
         rows: `[n, length]`, in lexicographic order.
-        end: a number that ends a row; it is no token.
+        end: a number that ends a row; it is not a token.
 
     Example:
         >>> prefix_tree(np.array([[1, 2], [1, 3], [1, 3], [4, 9]], np.uint32), 9, 3)
@@ -36,20 +36,20 @@ def prefix_tree(rows: NDArray[np.uint32], end: int, most: int) -> Trie:
     count, length = rows.shape
     if not count or not length or most < 1:
         return Trie((), (), ())
-    # A line for each token of the rows: what follows then runs over whole lines. A beginning of d
-    # tokens starts where a row differs from the one before in one of its first d tokens.
+    # One line for each token of the rows, so that the following steps work on whole lines. A prefix
+    # of d tokens starts where a row differs from the previous one in one of its first d tokens.
     lines = rows.T
     starts = np.ones((length, count), bool)
     starts[:, 1:] = _so_far(lines[:, 1:] != lines[:, :-1])
-    # Equal rows count as one from here on, since many places often go on alike.
+    # Equal rows are merged from here on, since many occurrences often continue in the same way.
     begins = np.flatnonzero(starts[-1])
     lines, starts = lines.take(begins, axis=1), starts.take(begins, axis=1)
     ended = _so_far(lines == end)
-    # All beginnings, the shorter first, and how many rows each of them has up to the next.
+    # All prefixes, the shorter first, and how many rows each of them has up to the next.
     found = np.flatnonzero(starts)
     firsts = np.broadcast_to(begins, starts.shape)[starts]
     nexts = np.append(firsts[1:], 0)
-    nexts[nexts == 0] = count  # the next one is of another length
+    nexts[nexts == 0] = count  # the next one has another length
     times = nexts - firsts
     times[ended[starts]] = 0
     best = _largest(times, most)
@@ -57,26 +57,26 @@ def prefix_tree(rows: NDArray[np.uint32], end: int, most: int) -> Trie:
     # A parent is at least as frequent and shorter, so it is taken before its children.
     above = np.searchsorted(found, found[best] - len(begins), side="right") - 1
     number = {entry: node for node, entry in enumerate(best.tolist())}
-    number[-1] = ROOT  # nothing is found a line above the first
+    number[-1] = ROOT  # there is no line above the first
     parents = tuple(number[entry] for entry in above.tolist())
     return Trie(tuple(lines[depths, columns].tolist()), parents, tuple(times[best].tolist()))
 
 
 def _so_far(lines: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """Whether it is so in this line or one above; changes the lines, and returns them."""
-    # There are few lines, and they are long: `accumulate` takes ten times as long.
+    """Whether it holds in this line or one above; changes the lines in place and returns them."""
+    # There are few long lines: `accumulate` takes ten times as long.
     for above, line in pairwise(lines):
         np.logical_or(above, line, out=line)
     return lines
 
 
 def _largest(numbers: NDArray[np.intp], most: int) -> NDArray[np.intp]:
-    """Where the `most` largest numbers above 0 stand, the largest first; of equals the first.
+    """The indices of the `most` largest numbers above 0, the largest first; ties in order.
 
     >>> _largest(np.array([1, 3, 0, 1, 2, 1]), 4).tolist()
     [1, 4, 0, 3]
     """
-    # To count them is much faster than to sort them all.
+    # Counting them is much faster than sorting them all.
     at_least = np.bincount(numbers)[::-1].cumsum()[::-1]
     least = max(int(np.count_nonzero(at_least >= most)) - 1, 1)
     larger = np.flatnonzero(numbers > least)
@@ -85,9 +85,9 @@ def _largest(numbers: NDArray[np.intp], most: int) -> NDArray[np.intp]:
 
 
 def prefix_path(rows: NDArray[np.uint32], end: int, most: int) -> Trie:
-    """The most frequent first token, then the most frequent one behind it, and so on.
+    """The most frequent first token, then the most frequent one after it, and so on.
 
-    Of equally frequent ones the lowest. Arguments as for `prefix_tree`.
+    Ties go to the lowest token. Arguments as for `prefix_tree`.
 
     Example:
         >>> prefix_path(np.array([[1, 2], [1, 3], [1, 3], [4, 9]], np.uint32), 9, 3).tokens
@@ -100,7 +100,7 @@ def prefix_path(rows: NDArray[np.uint32], end: int, most: int) -> Trie:
         number, middle = len(column), column[len(column) // 2]
         begin = int(column.searchsorted(middle))
         times = int(column.searchsorted(middle, "right")) - begin
-        if middle == end or 2 * times <= number:  # else no other one is as frequent
+        if middle == end or 2 * times <= number:  # otherwise no other one is as frequent
             begins = np.flatnonzero(np.append(True, column[1:] != column[:-1]))
             runs = np.diff(begins, append=number)
             runs[column[begins] == end] = 0
