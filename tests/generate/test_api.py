@@ -424,7 +424,9 @@ class TestRefusals:
         with pytest.raises(InvalidInput, match=r"a model of transformers, one from paceline.load"):
             model.generate(PROMPT, draft_model=object())  # type: ignore[call-overload]
         for form in ({"draft_storage": "int4"}, {"draft_head_tokens": 64}):
-            with pytest.raises(InvalidInput, match="the one given stays as it was loaded; give its name"):
+            with pytest.raises(
+                InvalidInput, match="the one given stays as it was loaded; give its name"
+            ):
                 model.generate(PROMPT, draft_model=draft, **form)  # type: ignore[call-overload]
             with pytest.raises(InvalidInput, match="require a draft model; give draft_model"):
                 model.generate(PROMPT, **form)  # type: ignore[call-overload]

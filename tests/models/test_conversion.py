@@ -263,7 +263,7 @@ def test_no_room(tiny, monkeypatch):
 def test_a_cache_that_cannot_be_written(tiny, monkeypatch, tmp_path):
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("PACELINE_CACHE", str(tmp_path / "file"))
-    with pytest.raises(ModelError, match=r"could not convert .*set PACELINE_CACHE to another place"):
+    with pytest.raises(ModelError, match=r"could not convert .*set PACELINE_CACHE to another"):
         convert(tiny, "float32")
 
 

@@ -123,7 +123,7 @@ def test_content_in_parts_and_none():
         ("the", {"continue_final_message": True}, "require chat messages"),
         (MESSAGES, {"continue_final_message": True}, "continues a message of the assistant.*user"),
         (MESSAGES, {"template_kwargs": {"enable_thinkin": True}}, "never reads 'enable_thinkin'"),
-        (MESSAGES, {"template_kwargs": {"tokenize": False}}, "'tokenize' is not a value for a chat"),
+        (MESSAGES, {"template_kwargs": {"tokenize": False}}, "'tokenize' is not a value for"),
         (MESSAGES, {"template_kwargs": {"tools": []}}, "'tools' is not a value.*option of its own"),
         (MESSAGES, {"tools": "add"}, "tools must be a list of JSON schemas or of functions"),
         (MESSAGES, {"tools": [3]}, "tools must be a list"),
