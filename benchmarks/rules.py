@@ -133,7 +133,8 @@ def bounds() -> dict[str, dict[str, list[float]]]:
                 )
                 for k in (1, 2, 3)
             ]
-            for scheme in (Scheme.IID, Scheme.WITHOUT_REPLACEMENT, Scheme.CHOSEN)
+            for scheme in Scheme
+            if scheme is not Scheme.SINGLE
         }
         for pair, laws in PAIRS.items()
     }
@@ -144,6 +145,7 @@ KINDS = {
     Scheme.IID: "with replacement",
     Scheme.WITHOUT_REPLACEMENT: "without replacement",
     Scheme.CHOSEN: "chosen",
+    Scheme.MIXED: "one drawn, others chosen",
 }
 
 

@@ -346,6 +346,12 @@ def test_a_draft_model_with_another_tokenizer_is_refused(run, tiny, stranger):
     check_refused(result, "has another tokenizer")
 
 
+def test_a_rule_that_does_not_take_the_drafts_is_refused(run, tiny):
+    options = ["--drafter", "recycling", "--verify", "token"]
+    result = run("generate", "-m", tiny, "-p", PROMPT, *options)
+    check_refused(result, "the rule 'token' does not take what drafter 'recycling' may draft")
+
+
 def test_a_draft_model_that_is_given_twice_is_refused(run, tiny, tiny_draft):
     options = ["--drafter-option", f"model={tiny_draft}", "--draft-model", tiny_draft]
     check_refused(

@@ -13,6 +13,7 @@ from paceline.drafters.model import ModelDrafter
 from paceline.drafters.ngram import NgramDrafter
 from paceline.drafters.suffix import SuffixDrafter
 from paceline.drafters.universal import UniversalDrafter
+from paceline.drafting.kinds import CHOSEN_CHAIN, CHOSEN_TREE
 from paceline.errors import ContractViolation
 from paceline.verifiers.block import BlockVerifier
 
@@ -28,11 +29,16 @@ def test_one_that_declares_nothing_has_the_defaults() -> None:
 @pytest.mark.parametrize(
     ("plugin", "expected"),
     [
-        (NgramDrafter, Traits()),
+        (NgramDrafter, Traits(drafts=CHOSEN_CHAIN)),
         (ModelDrafter, Traits(needs_draft_model=True)),
         (UniversalDrafter, Traits(needs_draft_model=True, translates=True)),
-        (SuffixDrafter(mode="tree"), Traits(default_verifier="tree")),
-        (CascadeDrafter((NgramDrafter(),)), Traits(combines=True, names=("ngram",))),
+        (SuffixDrafter(mode="tree"), Traits(default_verifier="tree", drafts=CHOSEN_TREE)),
+        (
+            CascadeDrafter((NgramDrafter(),)),
+            Traits(
+                combines=True, names=("ngram",), drafts=CHOSEN_CHAIN, greedy_drafts=CHOSEN_CHAIN
+            ),
+        ),
         (BlockVerifier, Traits(looks_ahead=True)),
         (AutoController(), Traits(uses_clock=True)),
     ],
@@ -50,7 +56,12 @@ def test_a_class_leaves_to_an_object_what_follows_from_its_settings() -> None:
 
 @pytest.mark.parametrize(
     ("trait", "value"),
-    [("needs_draft_model", "yes"), ("names", "ngram"), ("default_verifier", None)],
+    [
+        ("needs_draft_model", "yes"),
+        ("names", "ngram"),
+        ("default_verifier", None),
+        ("drafts", "single"),
+    ],
 )
 def test_a_trait_of_another_type_breaks_the_contract(trait: str, value: Any) -> None:
     declared = type("Declares", (), {"name": "mine", trait: value})

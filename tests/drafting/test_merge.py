@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 import pytest
 import torch
@@ -14,6 +15,7 @@ from paceline.core.target import Committed
 from paceline.drafting.merge import merge, view
 from paceline.sampling.siblings import draw_siblings
 from paceline.testing.table import TableTarget
+from paceline.verifiers.kseq import KseqVerifier
 from paceline.verifiers.naive import NaiveVerifier
 from paceline.verifiers.rrs import RrsVerifier
 from paceline.verifiers.rrsw import RrswVerifier
@@ -103,7 +105,7 @@ class TestPaths:
         merged = merge([Draft((0, 1)), one, two])
         assert merged.draft.tokens == (1, 0, 0, 1, 2)
         assert merged.draft.parents == (-1, 0, -1, 2, -1)
-        assert merged.draft.scheme is Scheme.IID
+        assert merged.draft.scheme is Scheme.MIXED
         assert [merged.draft.law(node) is q for node in range(5)] == [True, True, *[False] * 3]
         assert merged.rows == ((0, 3, 4), (0, 1, 2), (0, 5))
 
@@ -111,6 +113,26 @@ class TestPaths:
         q = law(0.5, 0.3, 0.2)
         merged = merge([Draft((1,)), Draft((1, 0), probs=(q, q))]).draft
         assert (merged.tokens, merged.scheme) == ((1, 0), Scheme.SINGLE)
+
+    def test_the_scheme_says_how_siblings_have_to_be_tested(self) -> None:
+        q = law(0.5, 0.3, 0.2)
+        twins = Draft((1, 0), (-1, -1), probs=(q, q), scheme=Scheme.IID)
+        without = replace(twins, scheme=Scheme.WITHOUT_REPLACEMENT)
+        for first, beside, scheme in (
+            (twins, Draft((2,)), Scheme.MIXED),
+            (twins, Draft((1,)), Scheme.IID),  # the node is there
+            (twins, Draft((1, 2)), Scheme.IID),  # below a drawn one, alone
+            (twins, Draft((0, 1, 2), (-1, 0, 0), scheme=Scheme.CHOSEN), Scheme.MIXED),
+            (without, Draft((2,)), Scheme.WITHOUT_REPLACEMENT),
+            (Draft((1,), probs=(q,)), Draft((1, 2)), Scheme.SINGLE),
+            (Draft((1,), probs=(q,)), Draft((1, 0, 2), (-1, 0, 0)), Scheme.MIXED),
+            (Draft((1,), probs=(None,)), Draft((2,)), Scheme.CHOSEN),
+        ):
+            for drafts in ((first, beside), (beside, first)):
+                assert merge(drafts).draft.scheme is scheme
+
+    def test_no_rule_for_siblings_of_one_law_takes_a_mixed_draft(self) -> None:
+        assert Scheme.MIXED not in KseqVerifier.schemes | RrswVerifier.schemes
 
 
 class TestLaw:

@@ -100,9 +100,21 @@ def test_every_scheme_gives_what_a_draft_needs() -> None:
         drawn = draw_siblings(q, 2, scheme, SeededNoise(1), 0)
         assert drawn.scheme is scheme
         assert len(drawn.tokens) == len(drawn.probs) == (1 if scheme is Scheme.SINGLE else 2)
-        assert all(entry is (None if scheme is Scheme.CHOSEN else q) for entry in drawn.probs)
+        chosen = {Scheme.CHOSEN: (0, 1), Scheme.MIXED: (1,)}.get(scheme, ())
+        for number, entry in enumerate(drawn.probs):
+            assert entry is (None if number in chosen else q)
     assert draw_siblings(q, 2, Scheme.CHOSEN, SeededNoise(1), 0).tokens == (0, 1)
     assert draw_siblings(q, 0, Scheme.SINGLE, SeededNoise(1), 0).tokens == ()
+
+
+def test_mixed_siblings_are_one_that_is_drawn_and_the_most_probable_others() -> None:
+    q = law(0.2, 0.5, 0.0, 0.3)
+    found = output_law(lambda noise: draw_siblings(q, 3, Scheme.MIXED, noise, 0).tokens)
+    assert found == pytest.approx({(0, 1, 3): 0.2, (1, 3, 0): 0.5, (3, 1, 0): 0.3})
+    few = draw_siblings(q, 9, Scheme.MIXED, SeededNoise(0), 0)
+    assert len(few.tokens) == len(few.probs) == 3, "as many as have mass"
+    assert few.probs == (q, None, None)
+    assert draw_siblings(q, 0, Scheme.MIXED, SeededNoise(0), 0).probs == ()
 
 
 def test_q_is_not_changed_and_a_law_without_mass_is_refused() -> None:

@@ -15,6 +15,7 @@ from paceline.core.drafts import Budget, Draft, Scheme, Verdict
 from paceline.core.protocols import Drafter, Noise, Purpose, Warp
 from paceline.core.sampling import SamplingParams
 from paceline.core.target import Committed
+from paceline.core.traits import DraftKinds
 from paceline.core.view import TargetView
 from paceline.drafters.model import ModelDrafter
 from paceline.drafters.ngram import NgramDrafter
@@ -124,6 +125,39 @@ def test_dropping_is_harmless_for_a_point_mass() -> None:
         return Draft(tuple(tokens[: next((i for i, t in enumerate(tokens) if t == 0), budget)]))
 
     check_drafter(Planted(drops))
+
+
+CHAIN = frozenset({Scheme.SINGLE})
+
+
+def honest(text: tuple[int, ...], vocab_size: int, budget: int, noise: Noise) -> Draft:
+    tokens, laws = drawn(text, vocab_size, budget, noise)
+    return Draft(tuple(tokens), probs=tuple(laws))
+
+
+@dataclass(frozen=True)
+class Declaring(Planted):
+    """A planted drafter that declares its drafts."""
+
+    drafts: DraftKinds = DraftKinds(CHAIN, draws=True)  # noqa: RUF009 - a tuple
+    greedy_drafts: DraftKinds = DraftKinds(CHAIN, draws=True)  # noqa: RUF009
+
+
+@pytest.mark.parametrize(
+    ("declared", "message"),
+    [
+        ({"drafts": DraftKinds(CHAIN)}, "at temperature 1 it made a draft with laws"),
+        ({"greedy_drafts": DraftKinds(CHAIN)}, "at temperature 0 it made a draft with laws"),
+        (
+            {"drafts": DraftKinds(frozenset({Scheme.IID, Scheme.CHOSEN}), draws=True)},
+            "at temperature 1 it made a draft of scheme 'single'; it declares 'chosen', 'iid'",
+        ),
+    ],
+)
+def test_drafts_are_held_to_what_is_declared(declared: dict[str, DraftKinds], message: str) -> None:
+    check_drafter(Declaring(honest))
+    with pytest.raises(ContractViolation, match=f"'declared drafts': {message}"):
+        check_drafter(Declaring(honest, **declared))
 
 
 def test_sampled_siblings_are_held_to_their_scheme() -> None:

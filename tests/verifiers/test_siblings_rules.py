@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from paceline.core.drafts import ROOT, Draft, Scheme, Verdict
+from paceline.core.protocols import Noise, Purpose
 from paceline.errors import ContractViolation, InvalidInput
 from paceline.sampling.noise import SeededNoise
 from paceline.testing.transport import optimal_acceptance
@@ -20,10 +21,23 @@ from paceline.verifiers.rrsw import RrswVerifier
 from paceline.verifiers.token import TokenVerifier
 from paceline.verifiers.traversal import TraversalVerifier
 from paceline.verifiers.tree import TreeVerifier
-from tests.rounds import A, B, Law, Rule, always, chain, emitted_law, largest_difference, play
+from tests.rounds import (
+    A,
+    B,
+    Law,
+    Rule,
+    always,
+    chain,
+    emitted_law,
+    joint_law,
+    largest_difference,
+    play,
+    target_law,
+)
 from tests.trees import TREES, Shape, table, tree
 
 IID, WITHOUT, CHOSEN = Scheme.IID, Scheme.WITHOUT_REPLACEMENT, Scheme.CHOSEN
+MIXED = Scheme.MIXED
 RULES: dict[str, Rule] = {
     rule.name: rule.verify
     for rule in (
@@ -99,7 +113,11 @@ def test_chosen_children_are_accepted_with_their_mass(
 @settings(max_examples=60, deadline=None)
 @given(
     st.sampled_from(
-        [("rrs", IID), ("kseq", IID), ("naive", IID), ("rrsw", WITHOUT), ("naive", WITHOUT)]
+        [
+            *((rule, IID) for rule in ("rrs", "kseq", "naive")),
+            *((rule, WITHOUT) for rule in ("rrsw", "naive")),
+            *((rule, MIXED) for rule in ("rrs", "naive")),
+        ]
     ),
     st.integers(1, 3),
     st.integers(0, 2**32),
@@ -153,6 +171,42 @@ def test_on_a_chain_recursive_rejection_is_token_verification(
                 for name in (rule, "token")
             )
             assert one == two
+
+
+@pytest.mark.parametrize("rule", ["rrs", "tree", "traversal", "naive"])
+@pytest.mark.parametrize("seed", range(3))
+def test_mixed_siblings_of_several_laws(rule: str, seed: int) -> None:
+    """One from q, one from a law that depends on it, a chosen one; a pair below the second."""
+    p, q, other = (table(seed + number, 3, 3, 0.2) for number in (41, 51, 61))
+
+    def drafting(noise: Noise) -> Draft:
+        laws: list[Tensor | None] = [q(())]
+        tokens = [noise.sample(q(()), 0, Purpose.DRAFT)]
+        for above in (tokens[0], None):
+            path = () if above is None else (above,)
+            laws.append(other(path))
+            tokens.append(noise.sample(other(path), 0, Purpose.DRAFT))
+        laws += [None, q((tokens[1],)), None]
+        tokens += [seed, noise.sample(q((tokens[1],)), 1, Purpose.DRAFT), 2 - seed]
+        parents = (ROOT, ROOT, ROOT, ROOT, 1, 1)
+        return Draft(tuple(tokens), parents, tuple(laws), MIXED)
+
+    emitted = emitted_law(RULES[rule], p, drafting)
+    assert largest_difference(joint_law(emitted, p, 3), target_law(p, 3)) < 1e-12
+
+
+def test_mixed_siblings_at_one_node() -> None:
+    """Recursive rejection of a drawn and a chosen one: sum min(p, q), then what is left of p."""
+    for p, q in (A, B):
+        expected = float(p.minimum(q).sum())
+        left = (p - q).clamp(min=0)
+        for first in range(len(q)):
+            rejected = float(q[first] - min(p[first], q[first]))
+            second = next(t for t in q.argsort(descending=True).tolist() if t != first)
+            expected += rejected * float(left[second] / left.sum())
+        for rule in ("rrs", "tree", "traversal"):
+            assert at_one_node(rule, (p, q), 2, MIXED) == pytest.approx(expected, abs=1e-12)
+        assert expected <= optimal_acceptance(p, q, 2, MIXED) + 1e-12
 
 
 # ---------------------------------------------------------------- equal siblings, padding, misuse

@@ -31,6 +31,9 @@ class Scheme(StrEnum):
     """Siblings drawn in order from one distribution, without replacement."""
     CHOSEN = "chosen"
     """Siblings chosen deterministically (for example, the most probable ones): point masses."""
+    MIXED = "mixed"
+    """Each sibling drawn from its own distribution or chosen deterministically, either of which may
+    depend on the siblings before it. A verifier tests them in order."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -7,9 +7,32 @@ a property if it depends on the settings. A plug-in that declares nothing has th
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from paceline.errors import ContractViolation
+
+if TYPE_CHECKING:
+    from paceline.core.drafts import Scheme
+
+
+class DraftKinds(NamedTuple):
+    """The kinds of drafts that a drafter makes.
+
+    Args:
+        schemes: every scheme that a draft with tokens may have; empty if the drafter does not say.
+        draws: whether tokens may be drawn at random, so that `Draft.probs` holds distributions.
+
+    Example:
+        >>> from paceline.core.drafts import Scheme
+        >>> DraftKinds(frozenset({Scheme.IID}), draws=True).draws
+        True
+    """
+
+    schemes: frozenset[Scheme] = frozenset()
+    draws: bool = False
+
+
+_UNDECLARED = DraftKinds()
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +50,10 @@ class Traits:
         names: for drafters that combine others: their names, which a controller may choose from.
         default_verifier: for drafters: the rule that verifies its drafts if the user names none. A
             tree drafter names a rule that takes trees.
+        drafts: for drafters: the kinds of drafts that it makes. A rule that does not take all of
+            them is refused before the first token; if none are declared, each draft is checked as
+            it comes.
+        greedy_drafts: for drafters: the same when the target's temperature is 0, if it differs.
         looks_ahead: for verifiers: it asks for distributions after draft tokens that it may still
             reject. Logits processors that may be stateful are refused with it.
         uses_clock: for controllers: its draft lengths depend on timings, so they differ from run to
@@ -42,8 +69,14 @@ class Traits:
     combines: bool = False
     names: tuple[str, ...] = ()
     default_verifier: str = "token"
+    drafts: DraftKinds = _UNDECLARED
+    greedy_drafts: DraftKinds = _UNDECLARED
     looks_ahead: bool = False
     uses_clock: bool = False
+
+    def drafts_where(self, *, is_greedy: bool) -> DraftKinds:
+        """What is declared of drafts for a target that samples, or is greedy."""
+        return self.greedy_drafts if is_greedy and self.greedy_drafts.schemes else self.drafts
 
 
 def traits_of(plugin: Any) -> Traits:

@@ -18,9 +18,16 @@ from paceline.core.hidden import Hidden
 from paceline.core.passes import steps_of
 from paceline.core.protocols import Drafter, DraftSession, Noise, Steps, Warp
 from paceline.core.target import Committed, Need
-from paceline.core.traits import traits_of
+from paceline.core.traits import DraftKinds, traits_of
 from paceline.core.view import TargetView
-from paceline.drafting.combined import check_names, close_all, needs_of, open_all
+from paceline.drafting.combined import (
+    check_names,
+    close_all,
+    either,
+    kinds_of,
+    needs_of,
+    open_all,
+)
 from paceline.errors import ContractViolation
 
 
@@ -64,6 +71,16 @@ class CascadeDrafter:
         """The first rule that one of them names other than "token"."""
         rules = [traits_of(drafter).default_verifier for drafter in self.drafters]
         return next((rule for rule in rules if rule != "token"), "token")
+
+    @property
+    def drafts(self) -> DraftKinds:
+        """The kinds of drafts that it makes; see `core.traits`."""
+        return either(kinds_of(self.drafters, is_greedy=False))
+
+    @property
+    def greedy_drafts(self) -> DraftKinds:
+        """The same when the target's temperature is 0."""
+        return either(kinds_of(self.drafters, is_greedy=True))
 
     def open(self, target: TargetView, capacity: int) -> CascadeSession:
         """See `protocols.Drafter.open`."""

@@ -12,7 +12,9 @@ from paceline.checks import require_finite, require_int
 from paceline.core.drafts import Budget, Draft
 from paceline.core.protocols import Noise, Warp
 from paceline.core.target import Committed, Need, SkipSet
+from paceline.core.traits import DraftKinds
 from paceline.core.view import TargetView
+from paceline.drafting.kinds import CHOSEN_CHAIN, DRAWN_CHAIN
 from paceline.drafting.self_draft import SelfDraft, layers_of
 from paceline.errors import InvalidInput
 
@@ -34,6 +36,8 @@ class EarlyExitDrafter:
 
     name: ClassVar[str] = "early-exit"
     needs: ClassVar[frozenset[Need]] = frozenset({Need.LAYERS})
+    drafts: ClassVar[DraftKinds] = DRAWN_CHAIN
+    greedy_drafts: ClassVar[DraftKinds] = CHOSEN_CHAIN
 
     exit_layer: int | None = None
     min_confidence: float = 0.0

@@ -19,9 +19,10 @@ from paceline.core.hidden import Hidden
 from paceline.core.passes import steps_of
 from paceline.core.protocols import Drafter, DraftSession, Noise, Steps, Warp
 from paceline.core.target import Committed, Need
+from paceline.core.traits import DraftKinds
 from paceline.core.view import TargetView
-from paceline.drafting.combined import check_names, close_all, needs_of, open_all
-from paceline.drafting.merge import Merged, merge, view
+from paceline.drafting.combined import check_names, close_all, kinds_of, needs_of, open_all
+from paceline.drafting.merge import Merged, merge, merged_kinds, view
 from paceline.errors import ContractViolation
 
 
@@ -66,6 +67,16 @@ class HybridDrafter:
     def needs(self) -> frozenset[Need | Hidden]:
         """What any of them needs, and drafts that branch."""
         return needs_of(self.drafters) | {Need.TREE}
+
+    @property
+    def drafts(self) -> DraftKinds:
+        """The kinds of drafts that it makes; see `core.traits`."""
+        return merged_kinds(kinds_of(self.drafters, is_greedy=False))
+
+    @property
+    def greedy_drafts(self) -> DraftKinds:
+        """The same when the target's temperature is 0."""
+        return merged_kinds(kinds_of(self.drafters, is_greedy=True))
 
     def open(self, target: TargetView, capacity: int) -> HybridSession:
         """See `protocols.Drafter.open`."""

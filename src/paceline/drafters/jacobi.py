@@ -12,7 +12,9 @@ from typing import ClassVar
 from paceline.core.drafts import Budget, Draft
 from paceline.core.protocols import Noise, Warp
 from paceline.core.target import Committed, Need
+from paceline.core.traits import DraftKinds
 from paceline.core.view import TargetView
+from paceline.drafting.kinds import CHOSEN_CHAIN
 from paceline.sampling.candidates import largest_of_rows
 
 
@@ -31,6 +33,7 @@ class JacobiDrafter:
     name: ClassVar[str] = "jacobi"
     needs: ClassVar[frozenset[Need]] = frozenset({Need.LOGITS})
     needs_draft_model: ClassVar[bool] = False
+    drafts: ClassVar[DraftKinds] = CHOSEN_CHAIN
 
     def open(self, target: TargetView, capacity: int) -> JacobiSession:
         """See `protocols.Drafter.open`."""

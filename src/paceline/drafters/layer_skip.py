@@ -17,7 +17,9 @@ from paceline.checks import require_finite, require_int
 from paceline.core.drafts import Budget, Draft
 from paceline.core.protocols import Noise, Warp
 from paceline.core.target import Committed, Need, SkipSet
+from paceline.core.traits import DraftKinds
 from paceline.core.view import TargetLayers, TargetView
+from paceline.drafting.kinds import CHOSEN_CHAIN, DRAWN_CHAIN
 from paceline.drafting.self_draft import SelfDraft, every_second, layers_of, skip_set
 from paceline.drafting.tuned import read_tuned, tuned_file
 from paceline.errors import InvalidInput
@@ -52,6 +54,8 @@ class LayerSkipDrafter:
 
     name: ClassVar[str] = "layer-skip"
     needs: ClassVar[frozenset[Need]] = frozenset({Need.LAYERS})
+    drafts: ClassVar[DraftKinds] = DRAWN_CHAIN
+    greedy_drafts: ClassVar[DraftKinds] = CHOSEN_CHAIN
 
     attention: Sequence[int] | None = None
     mlp: Sequence[int] | None = None

@@ -19,7 +19,9 @@ from paceline.checks import require_int
 from paceline.core.drafts import ROOT, Auxiliary, Budget, Draft, Scheme
 from paceline.core.protocols import Noise, Warp
 from paceline.core.target import Committed, Need
+from paceline.core.traits import DraftKinds
 from paceline.core.view import TargetView
+from paceline.drafting.kinds import CHOSEN_TREE
 from paceline.sampling.candidates import largest_of_rows
 
 _GOLDEN = 0.6180339887498949
@@ -54,6 +56,7 @@ class LookaheadDrafter:
     needs: ClassVar[frozenset[Need]] = frozenset({Need.LOGITS, Need.TREE, Need.AUXILIARY})
     needs_draft_model: ClassVar[bool] = False
     default_verifier: ClassVar[str] = "tree"
+    drafts: ClassVar[DraftKinds] = CHOSEN_TREE
 
     window: int = 3
     ngram: int = 3

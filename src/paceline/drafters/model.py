@@ -14,7 +14,9 @@ from paceline.core.drafts import Budget, Draft
 from paceline.core.protocols import Noise, Steps, Target, Warp
 from paceline.core.sampling import SamplingParams
 from paceline.core.target import Committed, Need
+from paceline.core.traits import DraftKinds
 from paceline.core.view import TargetView
+from paceline.drafting.kinds import CHOSEN_CHAIN, DRAWN_CHAIN, drawn_or_chosen
 from paceline.drafting.model import DraftModel, Stop, check_params, draw_chain, own_params
 from paceline.sampling.warp import SamplingWarp
 
@@ -56,6 +58,16 @@ class ModelDrafter:
         require_finite(self, "entropy_bound", self.entropy_bound, low=0.0, high=1.0)
         require_finite(self, "entropy_factor", self.entropy_factor, low=0.0)
         object.__setattr__(self, "params", own_params(self.params))
+
+    @property
+    def drafts(self) -> DraftKinds:
+        """The kinds of drafts that it makes; see `core.traits`."""
+        return drawn_or_chosen(self.params, DRAWN_CHAIN, CHOSEN_CHAIN, is_greedy=False)
+
+    @property
+    def greedy_drafts(self) -> DraftKinds:
+        """The same when the target's temperature is 0."""
+        return drawn_or_chosen(self.params, DRAWN_CHAIN, CHOSEN_CHAIN, is_greedy=True)
 
     def open(self, target: TargetView, capacity: int) -> ModelSession:
         """See `protocols.Drafter.open`."""

@@ -15,7 +15,9 @@ from paceline.checks import require_int
 from paceline.core.drafts import Budget, Draft
 from paceline.core.protocols import Noise, Warp
 from paceline.core.target import Committed, Need
+from paceline.core.traits import DraftKinds
 from paceline.core.view import TargetView
+from paceline.drafting.kinds import CHOSEN_CHAIN
 from paceline.drafting.stores.copies import copied
 from paceline.drafting.stores.ngrams import NgramIndex, check_vocabulary, reference_ids
 from paceline.errors import InvalidInput
@@ -47,6 +49,7 @@ class NgramDrafter:
     name: ClassVar[str] = "ngram"
     needs: ClassVar[frozenset[Need]] = frozenset()
     needs_draft_model: ClassVar[bool] = False
+    drafts: ClassVar[DraftKinds] = CHOSEN_CHAIN
 
     max_ngram: int = 3
     min_ngram: int = 1

@@ -8,7 +8,9 @@ from typing import ClassVar
 from paceline.core.drafts import Budget, Draft
 from paceline.core.protocols import Noise, Warp
 from paceline.core.target import Committed, Need
+from paceline.core.traits import DraftKinds
 from paceline.core.view import TargetView
+from paceline.drafting.kinds import CHOSEN_CHAIN
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,6 +20,7 @@ class NoDrafter:
     name: ClassVar[str] = "none"
     needs: ClassVar[frozenset[Need]] = frozenset()
     needs_draft_model: ClassVar[bool] = False
+    drafts: ClassVar[DraftKinds] = CHOSEN_CHAIN
 
     def open(self, target: TargetView, capacity: int) -> NoSession:
         """See `protocols.Drafter.open`."""

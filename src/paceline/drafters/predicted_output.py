@@ -13,7 +13,9 @@ from typing import ClassVar
 from paceline.core.drafts import Budget, Draft
 from paceline.core.protocols import Noise, Warp
 from paceline.core.target import Committed, Need
+from paceline.core.traits import DraftKinds
 from paceline.core.view import TargetView
+from paceline.drafting.kinds import CHOSEN_CHAIN
 from paceline.drafting.stores.copies import copied
 from paceline.drafting.stores.ngrams import NgramPlaces, check_vocabulary, reference_ids
 from paceline.errors import InvalidInput
@@ -43,6 +45,7 @@ class PredictedOutputDrafter:
     name: ClassVar[str] = "predicted-output"
     needs: ClassVar[frozenset[Need]] = frozenset()
     needs_draft_model: ClassVar[bool] = False
+    drafts: ClassVar[DraftKinds] = CHOSEN_CHAIN
 
     prediction: tuple[int, ...]
     _places: NgramPlaces = field(init=False, repr=False, compare=False)

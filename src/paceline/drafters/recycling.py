@@ -19,7 +19,9 @@ from paceline.checks import require_int
 from paceline.core.drafts import ROOT, Budget, Draft, Scheme
 from paceline.core.protocols import Noise, Warp
 from paceline.core.target import Committed, Need
+from paceline.core.traits import DraftKinds
 from paceline.core.view import TargetView
+from paceline.drafting.kinds import CHOSEN_CHAIN, CHOSEN_TREE
 from paceline.errors import InvalidInput
 from paceline.sampling.candidates import largest_of_rows
 
@@ -123,6 +125,11 @@ class RecyclingDrafter:
             )
         if self.chain:
             object.__setattr__(self, "needs", frozenset({Need.LOGITS}))
+
+    @property
+    def drafts(self) -> DraftKinds:
+        """The kinds of drafts that it makes; see `core.traits`."""
+        return CHOSEN_CHAIN if self.chain else CHOSEN_TREE
 
     def open(self, target: TargetView, capacity: int) -> RecyclingSession:
         """See `protocols.Drafter.open`."""

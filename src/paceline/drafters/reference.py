@@ -13,7 +13,9 @@ from paceline.checks import require_int
 from paceline.core.drafts import Budget, Draft
 from paceline.core.protocols import Noise, Warp
 from paceline.core.target import Committed, Need
+from paceline.core.traits import DraftKinds
 from paceline.core.view import TargetView
+from paceline.drafting.kinds import CHOSEN_CHAIN
 from paceline.drafting.stores.copies import copied
 from paceline.drafting.stores.ngrams import NgramIndex, check_vocabulary, reference_ids
 from paceline.errors import InvalidInput
@@ -40,6 +42,7 @@ class ReferenceDrafter:
     name: ClassVar[str] = "reference"
     needs: ClassVar[frozenset[Need]] = frozenset()
     needs_draft_model: ClassVar[bool] = False
+    drafts: ClassVar[DraftKinds] = CHOSEN_CHAIN
 
     references: tuple[tuple[int, ...], ...]
     max_ngram: int = 5

@@ -13,7 +13,9 @@ from paceline.checks import require_int
 from paceline.core.drafts import ROOT, Budget, Draft, Scheme
 from paceline.core.protocols import Noise, Warp
 from paceline.core.target import Committed, Need
+from paceline.core.traits import DraftKinds
 from paceline.core.view import TargetView
+from paceline.drafting.kinds import CHOSEN_CHAIN, CHOSEN_TREE
 from paceline.drafting.stores.copies import believed
 from paceline.drafting.stores.corpus import DEPTH, MARK, Corpus
 from paceline.drafting.stores.tries import prefix_path, prefix_tree
@@ -100,6 +102,11 @@ class RetrievalDrafter:
     def default_verifier(self) -> str:
         """A rule that takes the drafts of this mode; see `core.traits`."""
         return "tree" if self.mode == "tree" else "token"
+
+    @property
+    def drafts(self) -> DraftKinds:
+        """The kinds of drafts that it makes; see `core.traits`."""
+        return CHOSEN_TREE if self.mode == "tree" else CHOSEN_CHAIN
 
     def open(self, target: TargetView, capacity: int) -> RetrievalSession:
         """See `protocols.Drafter.open`."""

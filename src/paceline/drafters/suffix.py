@@ -16,7 +16,9 @@ from paceline.checks import require_finite, require_int
 from paceline.core.drafts import ROOT, Budget, Draft, Scheme
 from paceline.core.protocols import Noise, Warp
 from paceline.core.target import Committed, Need
+from paceline.core.traits import DraftKinds
 from paceline.core.view import TargetView
+from paceline.drafting.kinds import CHOSEN_CHAIN, CHOSEN_TREE
 from paceline.drafting.stores.copies import believed
 from paceline.drafting.stores.outputs import PastOutputs
 from paceline.drafting.stores.suffixes import (
@@ -112,6 +114,11 @@ class SuffixDrafter:
     def default_verifier(self) -> str:
         """A rule that takes the drafts of this mode; see `core.traits`."""
         return "tree" if self.mode == "tree" else "token"
+
+    @property
+    def drafts(self) -> DraftKinds:
+        """The kinds of drafts that it makes; see `core.traits`."""
+        return CHOSEN_TREE if self.mode == "tree" else CHOSEN_CHAIN
 
     def open(self, target: TargetView, capacity: int) -> SuffixSession:
         """See `protocols.Drafter.open`."""

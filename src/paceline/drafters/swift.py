@@ -16,7 +16,9 @@ from paceline.checks import require_finite, require_int
 from paceline.core.drafts import Budget, Draft
 from paceline.core.protocols import Noise, Warp
 from paceline.core.target import Committed, Need, SkipSet
+from paceline.core.traits import DraftKinds
 from paceline.core.view import TargetLayers, TargetView
+from paceline.drafting.kinds import CHOSEN_CHAIN, DRAWN_CHAIN
 from paceline.drafting.self_draft import SelfDraft, every_second, layers_of
 
 
@@ -45,6 +47,8 @@ class SwiftDrafter:
 
     name: ClassVar[str] = "swift"
     needs: ClassVar[frozenset[Need]] = frozenset({Need.LAYERS})
+    drafts: ClassVar[DraftKinds] = DRAWN_CHAIN
+    greedy_drafts: ClassVar[DraftKinds] = CHOSEN_CHAIN
 
     skip_ratio: float = 0.45
     window: int = 32

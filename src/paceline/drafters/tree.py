@@ -19,7 +19,9 @@ from paceline.core.drafts import ROOT, Budget, Draft, Scheme
 from paceline.core.protocols import Noise, Steps, Target, Warp
 from paceline.core.sampling import SamplingParams
 from paceline.core.target import Committed, Need, TargetInfo
+from paceline.core.traits import DraftKinds
 from paceline.core.view import TargetView
+from paceline.drafting.kinds import CHOSEN_TREE, drawn_or_chosen
 from paceline.drafting.model import DraftModel, Stop, check_params, own_params
 from paceline.drafting.tree import (
     BestFirstGrowth,
@@ -160,6 +162,20 @@ class TreeDrafter:
             object.__setattr__(self, "acceptance", rates)
         if self.cost is not None:
             object.__setattr__(self, "cost", _cost(self.cost))
+
+    @property
+    def drafts(self) -> DraftKinds:
+        """The kinds of drafts that it makes; see `core.traits`."""
+        return drawn_or_chosen(self.params, self._sampled(), CHOSEN_TREE, is_greedy=False)
+
+    @property
+    def greedy_drafts(self) -> DraftKinds:
+        """The same when the target's temperature is 0."""
+        return drawn_or_chosen(self.params, self._sampled(), CHOSEN_TREE, is_greedy=True)
+
+    def _sampled(self) -> DraftKinds:
+        scheme = SCHEMES[self.children]
+        return DraftKinds(frozenset({scheme}), draws=scheme is not Scheme.CHOSEN)
 
     def open(self, target: TargetView, capacity: int) -> TreeSession:
         """See `protocols.Drafter.open`."""

@@ -16,7 +16,9 @@ from paceline.core.drafts import Budget, Draft
 from paceline.core.protocols import Noise, Steps, Target, Warp
 from paceline.core.sampling import SamplingParams
 from paceline.core.target import Committed, Need
+from paceline.core.traits import DraftKinds
 from paceline.core.view import TargetView
+from paceline.drafting.kinds import CHOSEN_CHAIN, DRAWN_CHAIN, drawn_or_chosen
 from paceline.drafting.model import DraftModel, Stop, check_params, draw_chain, own_params
 from paceline.drafting.vocabulary import (
     LOOK_BEHIND,
@@ -78,6 +80,21 @@ class UniversalDrafter:
                     f"{setting!r}; it is {getattr(self, setting)!r:.80}. A model that "
                     "paceline.load loads from files brings its own"
                 )
+
+    @property
+    def drafts(self) -> DraftKinds:
+        """The kinds of drafts that it makes; see `core.traits`."""
+        return self._drafts(is_greedy=False)
+
+    @property
+    def greedy_drafts(self) -> DraftKinds:
+        """The same when the target's temperature is 0."""
+        return self._drafts(is_greedy=True)
+
+    def _drafts(self, *, is_greedy: bool) -> DraftKinds:
+        if self.mode == "slem":
+            return CHOSEN_CHAIN
+        return drawn_or_chosen(self.params, DRAWN_CHAIN, CHOSEN_CHAIN, is_greedy=is_greedy)
 
     def open(self, target: TargetView, capacity: int) -> UniversalSession:
         """See `protocols.Drafter.open`.

@@ -9,6 +9,7 @@ whatever drew it: rejection then strikes it out of p (2211.17192, with q a one-h
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -17,6 +18,12 @@ from torch import Tensor
 
 from paceline.core.drafts import ROOT, Auxiliary, Draft, Scheme
 from paceline.core.target import Committed
+from paceline.core.traits import DraftKinds
+from paceline.drafting.combined import either
+from paceline.drafting.kinds import CHOSEN_TREE
+
+_WITHOUT_POINT_MASSES = (Scheme.SINGLE, Scheme.IID)
+"""The schemes that say that a drawn token has no sibling of another law."""
 
 
 class Merged(NamedTuple):
@@ -39,8 +46,9 @@ def merge(drafts: Sequence[Draft]) -> Merged:
     order; a chosen token that equals one of them is that node, since once that is rejected the
     token could not be accepted any more. All other tokens are point masses.
 
-    The result suits the rules that test children in turn, each against its own law (`tree`, `rrs`,
-    `rrsw`, `traversal`), and those that need no laws (`naive`, `coupling`).
+    The scheme says how siblings have to be tested: `MIXED` if siblings of a drawn token do not
+    share its law. Siblings drawn without replacement keep their scheme, under which point masses
+    after them are tested in the same way.
 
     Example:
         >>> merge([Draft((5, 7)), Draft((5, 8, 9))]).draft.parents
@@ -74,22 +82,40 @@ def merge(drafts: Sequence[Draft]) -> Merged:
                 children.setdefault((above, token), place)
             own.append(place)
         places[number] = own
-    base = drafts[soft].scheme if soft is not None else Scheme.CHOSEN
-    branches = len(set(parents)) < len(parents)
-    if base is Scheme.SINGLE and branches:
-        base = Scheme.IID
+    scheme = Scheme.CHOSEN
+    if soft is not None:
+        scheme, hung = drafts[soft].scheme, parents[len(drafts[soft]) :]
+        children_of = Counter(parents)
+        if scheme in _WITHOUT_POINT_MASSES and any(children_of[parent] > 1 for parent in hung):
+            scheme = Scheme.MIXED
     aux, rows = _auxiliary(drafts, [places[number] for number in range(len(drafts))], len(tokens))
     merged = Draft(
         tuple(tokens),
         parents=tuple(parents),
         probs=tuple(laws) if soft is not None else None,
-        scheme=base,
+        scheme=scheme,
         aux=aux,
         confidence=None
         if any(belief is None for belief in beliefs)
         else tuple(belief for belief in beliefs if belief is not None),
     )
     return Merged(merged, rows)
+
+
+def merged_kinds(kinds: Sequence[DraftKinds]) -> DraftKinds:
+    """The kinds of drafts that `merge` makes of drafts of these kinds; undeclared if one is.
+
+    >>> sorted(merged_kinds([CHOSEN_TREE, CHOSEN_TREE]).schemes)
+    [<Scheme.CHOSEN: 'chosen'>]
+    """
+    all_kinds = either(kinds)
+    if not all_kinds.draws:
+        return CHOSEN_TREE if all_kinds.schemes else all_kinds
+    # Any of those that draw may propose nothing in a round, and then another's scheme stays.
+    schemes = either([one for one in kinds if one.draws]).schemes | {Scheme.CHOSEN}
+    if not schemes.isdisjoint(_WITHOUT_POINT_MASSES):
+        schemes |= {Scheme.MIXED}
+    return DraftKinds(schemes, draws=True)
 
 
 def view(committed: Committed, own: Draft, rows: Sequence[int]) -> Committed:

@@ -25,6 +25,7 @@ from paceline.generate.parts import (
     named_rule,
 )
 from paceline.generate.results import promise_of
+from paceline.generate.rules import check_rule
 from paceline.sampling.noise import SeededNoise
 from paceline.sampling.warp import Processor
 from paceline.text import TextStream
@@ -140,6 +141,7 @@ def resolve(
         controller=controller,
         repeatable=params.seed is not None and not params.is_greedy,
     )
+    check_rule(verifier, drafter, params)
     check_processors(verifier, values["processors"], values["draft_processors"])
     return Call(
         target=target,

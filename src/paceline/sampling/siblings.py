@@ -1,4 +1,4 @@
-"""The children of one draft node: drawn with replacement, without, or chosen.
+"""The children of one draft node: drawn with replacement, without, chosen, or some of each.
 
 Sources: SpecInfer 2305.09781 (independent children); Sequoia 2402.12374 and RSD 2402.14160
 (without replacement); EAGLE-2 2406.16858 (the most probable ones).
@@ -21,8 +21,8 @@ class Siblings(NamedTuple):
 
     Args:
         tokens: at most as many as requested.
-        probs: one entry per token, as in `Draft.probs`: the one distribution `q` for all of them
-            (the very same tensor), or None for each if they were chosen deterministically.
+        probs: one entry per token, as in `Draft.probs`: the one distribution `q` for all that were
+            drawn (the very same tensor), and None for each that was chosen deterministically.
         scheme: for `Draft.scheme`. The whole draft has one scheme.
     """
 
@@ -38,7 +38,8 @@ def draw_siblings(q: Tensor, k: int, scheme: Scheme, noise: Noise, position: int
         q: the drafter's distribution of the next token, `[V]`. For the draw any positive sum will
             do; a verifier needs it normalised.
         k: how many to draw. It must not depend on the tokens drawn.
-        scheme: `SINGLE` draws one, whatever k is.
+        scheme: `SINGLE` draws one, whatever k is. `MIXED` draws one and then takes the most
+            probable of the others.
         noise: the noise that was passed to the session.
         position: the absolute position of the children.
 
@@ -52,6 +53,11 @@ def draw_siblings(q: Tensor, k: int, scheme: Scheme, noise: Noise, position: int
     if scheme is Scheme.CHOSEN:
         tokens = most_probable(q, k)
         return Siblings(tokens, (None,) * len(tokens), scheme)
+    if scheme is Scheme.MIXED:
+        drawn = draw_independent(q, min(k, 1), noise, position)
+        others = [token for token in most_probable(q, k) if token not in drawn]
+        tokens = (*drawn, *others)[: max(k, 0)]
+        return Siblings(tokens, (q, *(None,) * (len(tokens) - 1))[: len(tokens)], scheme)
     if scheme is Scheme.WITHOUT_REPLACEMENT:
         tokens = draw_without_replacement(q, k, noise, position)
     else:

@@ -26,6 +26,7 @@ from paceline.core.protocols import (
 )
 from paceline.core.sampling import SamplingParams
 from paceline.core.target import Committed, Need
+from paceline.core.traits import traits_of
 from paceline.core.view import TargetView
 from paceline.errors import ContractViolation, PacelineError
 from paceline.sampling.warp import SamplingWarp
@@ -54,6 +55,8 @@ class DrafterRule(StrEnum):
     HONESTY = "honesty"
     """Each law is the one that actually drew its token, and whether the token is submitted does not
     depend on the token (rules 1 and 2 of `protocols`)."""
+    DECLARED = "declared drafts"
+    """Drafts are of the kinds that the traits `drafts` and `greedy_drafts` declare, if any."""
     DETERMINISM = "determinism"
     """All randomness comes from the noise that is passed in."""
     ISOLATION = "isolation"
@@ -224,11 +227,23 @@ def warp_behind(
     return warp
 
 
-def propose(bench: Bench, history: History, budget: int, noise: Noise) -> Draft:
-    """What a new session proposes after `history`, with the checks that apply to a single draft."""
+def propose(
+    bench: Bench,
+    history: History,
+    budget: int,
+    noise: Noise,
+    params: SamplingParams | None = None,
+) -> Draft:
+    """What a new session proposes after `history`, with the checks that apply to a single draft.
+
+    Args:
+        params: the sampling options; None takes those of the bench.
+    """
+    params = bench.params if params is None else params
     with session_behind(bench, history) as session:
-        draft = drive(session.propose(Budget(budget), warp_behind(bench, history), noise))
+        draft = drive(session.propose(Budget(budget), warp_behind(bench, history, params), noise))
     _check_draft(bench, draft, budget)
+    _check_declared(bench.drafter, draft, params)
     return draft
 
 
@@ -253,6 +268,26 @@ def _check_draft(bench: Bench, draft: Draft, budget: int) -> None:
     if alone and any(len(draft.children(n)) > 1 for n in range(-1, len(draft))):
         fail(
             drafter, DrafterRule.LAW, "a node has several children under a scheme for only children"
+        )
+
+
+def _check_declared(drafter: Drafter, draft: Draft, params: SamplingParams) -> None:
+    kinds = traits_of(drafter).drafts_where(is_greedy=params.is_greedy)
+    if not kinds.schemes or not len(draft):
+        return
+    where = f"at temperature {params.temperature:g}"
+    if draft.scheme not in kinds.schemes:
+        declared = ", ".join(repr(str(scheme)) for scheme in sorted(kinds.schemes))
+        fail(
+            drafter,
+            DrafterRule.DECLARED,
+            f"{where} it made a draft of scheme {draft.scheme.value!r}; it declares {declared}",
+        )
+    if not kinds.draws and any(law is not None for law in draft.probs or ()):
+        fail(
+            drafter,
+            DrafterRule.DECLARED,
+            f"{where} it made a draft with laws; it declares that it draws nothing",
         )
 
 

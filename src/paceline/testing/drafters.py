@@ -132,8 +132,9 @@ def _check_lifecycle(bench: Bench) -> None:
 
 
 def _check_drafts(bench: Bench) -> None:
-    """Every budget after every history, twice with the same noise."""
+    """Every budget after every history, twice with the same noise; one draft greedily."""
     for history in bench.histories():
+        propose(bench, history, MAX_BUDGET, SeededNoise(0), SamplingParams())
         for budget in range(MAX_BUDGET + 1):
             one, two = (propose(bench, history, budget, SeededNoise(budget)) for _ in range(2))
             if key_of(one) != key_of(two):

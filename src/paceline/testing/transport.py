@@ -26,7 +26,8 @@ def optimal_acceptance(p: Tensor, q: Tensor, k: int, scheme: Scheme) -> float:
     Args:
         p, q: distributions `[V]` of at most 12 tokens.
         k: the number of siblings; without replacement at most the number of tokens with mass.
-        scheme: how they are drawn; `SINGLE` is one, `CHOSEN` the k most probable under q.
+        scheme: how they are drawn; `SINGLE` is one, `CHOSEN` the k most probable under q, `MIXED`
+            one drawn from q and the most probable of the others.
 
     Example:
         >>> import torch
@@ -40,11 +41,22 @@ def optimal_acceptance(p: Tensor, q: Tensor, k: int, scheme: Scheme) -> float:
     k = 1 if scheme is Scheme.SINGLE else k
     masses = q.tolist()
     drawn_inside: Callable[[frozenset[int]], float]
+    order = sorted((t for t in range(vocab) if masses[t] > 0), key=lambda token: -masses[token])
     if scheme is Scheme.CHOSEN:
-        best = sorted(range(vocab), key=lambda token: -masses[token])[:k]
 
         def drawn_inside(inside: frozenset[int]) -> float:
-            return float(inside.issuperset(best))
+            return float(inside.issuperset(order[:k]))
+
+    elif scheme is Scheme.MIXED:
+
+        def drawn_inside(inside: frozenset[int]) -> float:
+            return float(
+                sum(
+                    masses[first]
+                    for first in inside
+                    if inside.issuperset([token for token in order if token != first][: k - 1])
+                )
+            )
 
     elif scheme is Scheme.WITHOUT_REPLACEMENT:
         k = min(k, sum(mass > 0 for mass in masses))

@@ -1,4 +1,4 @@
-"""Recursive rejection sampling, for siblings drawn with replacement.
+"""Recursive rejection sampling, for siblings whose laws do not strike out the ones before.
 
 Source: SpecInfer 2305.09781, algorithm 2.
 """
@@ -18,7 +18,7 @@ from paceline.verifiers.tree import reject_recursively
 
 @dataclass(frozen=True, slots=True)
 class RrsVerifier:
-    """Recursive rejection with replacement: `tree` for siblings drawn independently.
+    """Recursive rejection with replacement: `tree` for siblings each tested against its own law.
 
     A sibling that occurs twice counts twice. Refuses siblings drawn without replacement.
     """
@@ -26,7 +26,9 @@ class RrsVerifier:
     name: ClassVar[str] = "rrs"
     exact: ClassVar[bool] = True
     couples: ClassVar[bool] = False
-    schemes: ClassVar[frozenset[Scheme]] = frozenset({Scheme.SINGLE, Scheme.IID, Scheme.CHOSEN})
+    schemes: ClassVar[frozenset[Scheme]] = frozenset(
+        {Scheme.SINGLE, Scheme.IID, Scheme.CHOSEN, Scheme.MIXED}
+    )
     needs_chain: ClassVar[bool] = False
 
     def verify(

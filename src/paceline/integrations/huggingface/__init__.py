@@ -44,6 +44,7 @@ from paceline.generate.parts import (
     named_rule,
 )
 from paceline.generate.results import promise_of
+from paceline.generate.rules import check_rule
 from paceline.generate.settings import with_settings
 from paceline.generate.tokenizers import warn_of_vocabularies
 from paceline.integrations.huggingface.answers import Answers
@@ -319,6 +320,7 @@ class Speculation:
         target = CachedTarget(decoder, prefill_rows=prefill_rows)
         seed, drafter = self._seed(params), self._drafter_of_now(target.info)
         verifier = self.verifier if params.is_greedy else self.sampling_verifier
+        check_rule(verifier, drafter, params)
         if (theirs := given.get("streamer")) is not None and self.streamer is not None:
             raise InvalidInput("a streamer is given to generate and to speculate; leave one out")
         if streamer is None:

@@ -1,0 +1,33 @@
+"""The kinds of drafts that drafters declare in their traits."""
+
+from __future__ import annotations
+
+from paceline.core.drafts import Scheme
+from paceline.core.sampling import SamplingParams
+from paceline.core.traits import DraftKinds
+
+CHOSEN_CHAIN = DraftKinds(frozenset({Scheme.SINGLE}))
+"""Chains of point masses."""
+
+CHOSEN_TREE = DraftKinds(frozenset({Scheme.CHOSEN}))
+"""Trees of point masses."""
+
+DRAWN_CHAIN = DraftKinds(frozenset({Scheme.SINGLE}), draws=True)
+"""Chains drawn token by token."""
+
+
+def drawn_or_chosen(
+    params: SamplingParams | None, drawn: DraftKinds, chosen: DraftKinds, *, is_greedy: bool
+) -> DraftKinds:
+    """The drafts of a draft model, which draws where its temperature is above 0.
+
+    Args:
+        params: its own sampling options; None follows the target's.
+        drawn, chosen: its drafts in either case.
+        is_greedy: whether the target's temperature is 0.
+
+    Example:
+        >>> drawn_or_chosen(None, DRAWN_CHAIN, CHOSEN_CHAIN, is_greedy=True).draws
+        False
+    """
+    return chosen if (is_greedy if params is None else params.is_greedy) else drawn
