@@ -21,6 +21,21 @@ settings.load_profile("paceline")
 torch.set_num_threads(1)
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _measurements_stay_out_of_the_users_cache(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """A cache of the run's own, which its processes share; real models are taken from the user's.
+
+    Tests run side by side, so what they time is no truth about the machine.
+    """
+    if any(item.get_closest_marker("model") for item in request.session.items):
+        return
+    base = tmp_path_factory.getbasetemp()
+    whole_run = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
+    os.environ["PACELINE_CACHE"] = str(whole_run / "cache")
+
+
 @pytest.fixture(autouse=True)
 def _warnings_begin_anew():
     """What a process warns of once, each test sees."""

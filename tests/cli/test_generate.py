@@ -352,6 +352,27 @@ def test_a_rule_that_does_not_take_the_drafts_is_refused(run, tiny):
     check_refused(result, "the rule 'token' does not take what drafter 'recycling' may draft")
 
 
+@pytest.mark.parametrize("command", ["generate", "bench"])
+def test_a_draft_model_that_is_known_not_to_fit_is_refused_before_anything_is_fetched(
+    run, monkeypatch, tmp_path, command
+):
+    def never(*_, **__):
+        raise AssertionError("something was loaded")
+
+    monkeypatch.setattr(paceline, "load", never)
+    (tmp_path / "prompts.txt").write_text("one two")
+    options = {
+        "generate": ["-p", PROMPT],
+        "bench": ["--prompts", tmp_path / "prompts.txt", "--method", "model,k=2"],
+    }
+    pair = ["-m", "qwen2.5-coder-1.5b", "--draft-model", "smollm2-135m"]
+    result = run(command, *pair, *options[command])
+    assert result.exit_code == 2
+    line = result.stderr.splitlines()[-1]
+    assert "smollm2-135m has another tokenizer than qwen2.5-coder-1.5b" in line
+    assert "choose qwen2.5-coder-0.5b, or the drafter 'universal'" in line
+
+
 def test_a_draft_model_that_is_given_twice_is_refused(run, tiny, tiny_draft):
     options = ["--drafter-option", f"model={tiny_draft}", "--draft-model", tiny_draft]
     check_refused(

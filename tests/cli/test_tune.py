@@ -100,3 +100,14 @@ def test_it_says_where_no_set_pays() -> None:
         assert lines[0] == "Stopped after 7 sets of the 8 parts of 4 layers."
         assert "attention of layers 1, 2 and the feed-forward parts of layers none" in lines[1]
         assert expected in lines[-1]
+
+
+def test_a_missing_extra_is_found_before_the_work(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr("paceline.cli.tune.find_spec", lambda name: None)
+    (tmp_path / "prompts.txt").write_text("one two")
+    arguments = ["tune", "layer-skip", "-m", "no-such-model", "--prompts", tmp_path / "prompts.txt"]
+    result = CliRunner().invoke(app, [str(item) for item in arguments])
+    assert result.exit_code == 2
+    assert "paceline[tune]" in result.stderr

@@ -9,7 +9,14 @@ import typer
 
 from paceline.cli import bench_options as own
 from paceline.cli import options, terminal, threads
-from paceline.cli.calls import DEFAULT_MODEL, default_draft, load_draft, tell_written, uses_chat
+from paceline.cli.calls import (
+    DEFAULT_MODEL,
+    default_draft,
+    load_draft,
+    refuse_draft,
+    tell_written,
+    uses_chat,
+)
 from paceline.cli.counting import counting
 from paceline.errors import InvalidInput, MissingExtra
 from paceline.workbench.report.files import Outputs
@@ -157,6 +164,9 @@ def load_models(
         from paceline.core.sampling import SamplingParams
 
         SamplingParams(**sampling)
+        for item in methods:
+            if item.draft is not None:
+                refuse_draft(name, item.drafter, item.draft.name)
         with terminal.transformers_is_quiet():
             target = paceline.load(name, progress=tell, **target_options, **trust)
             drafts = {

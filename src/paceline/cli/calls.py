@@ -10,9 +10,11 @@ from paceline.cli import terminal, threads
 from paceline.cli.inputs import named_values, read_tools
 from paceline.cli.options import SAMPLED, without_defaults
 from paceline.errors import InvalidInput
+from paceline.generate import plugins
 from paceline.generate.choice import choose_drafter
 from paceline.generate.parts import make_controller, named_rule
 from paceline.generate.settings import DRAFTING, with_settings
+from paceline.models.known import refuse_other_tokenizer
 from paceline.workbench.workload.methods import DraftSource
 
 if TYPE_CHECKING:
@@ -83,6 +85,13 @@ def check_drafting(given: Mapping[str, Any]) -> None:
         given["drafter"], given["drafter_options"], given["draft_model"], option="--draft-model"
     )
     make_controller(given["controller"], given["num_draft_tokens"], given["controller_options"])
+
+
+def refuse_draft(target: str, drafter: str | None, draft: str) -> None:
+    """Refuse a draft model whose tokenizer is known not to fit, before it is fetched."""
+    names = (drafter or "model").split(",")
+    if not any(plugins.find("drafter", name.strip()).traits.translates for name in names):
+        refuse_other_tokenizer(target, draft)
 
 
 def check_draft_storage(
@@ -172,6 +181,8 @@ def load_for(
 
         SamplingParams(**{name: request[name] for name in SAMPLED if name in request})
         check_drafting(request)
+        if request["draft_model"] is not None:
+            refuse_draft(model, request["drafter"], request["draft_model"])
         with terminal.transformers_is_quiet():
             target = paceline.load(model, progress=tell, **kept, **trust)
             if request["draft_model"] is not None:

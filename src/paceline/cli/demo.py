@@ -36,7 +36,7 @@ those that it would have said itself."""
 
 _WHAT_NEXT = """\
 A prompt of your own:  paceline generate --prompt "..."
-Your own model:        model.generate(..., custom_generate=paceline.speculate(drafter="ngram"))"""
+Your own model:        model.generate(..., custom_generate=paceline.speculate())"""
 
 
 def comparison_json(comparison: Comparison) -> dict[str, Any]:

@@ -79,9 +79,11 @@ def note(message: str) -> None:
 def quantity(size_bytes: int) -> str:
     """A size in decimal units, as download pages give it.
 
-    >>> quantity(98_362_432), quantity(1_117_320_768)
-    ('98 MB', '1.1 GB')
+    >>> quantity(98_362_432), quantity(1_117_320_768), quantity(24_500)
+    ('98 MB', '1.1 GB', '24 kB')
     """
+    if 0 < size_bytes < 1e6:
+        return f"{size_bytes / 1e3:.0f} kB" if size_bytes >= 1000 else f"{size_bytes} bytes"
     megabytes = size_bytes / 1e6
     return f"{megabytes:.0f} MB" if megabytes < 1000 else f"{megabytes / 1000:.1f} GB"
 

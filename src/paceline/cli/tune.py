@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,6 +13,7 @@ from paceline.cli import options, terminal, threads
 from paceline.cli.calls import DEFAULT_MODEL, uses_chat
 from paceline.cli.counting import steps
 from paceline.drafting.tuned import tuned_file, write_tuned
+from paceline.errors import MissingExtra
 from paceline.workbench.workload import read_items, select
 
 if TYPE_CHECKING:
@@ -55,7 +57,7 @@ def layer_skip(
             panel=_WHAT,
             metavar="N",
             min=1,
-            about="So many of the prompts, the categories in turn.",
+            about="At most N prompts, round-robin over categories.",
         ),
     ] = DEFAULT_PROMPTS,
     model: options.Model = DEFAULT_MODEL,
@@ -89,7 +91,7 @@ def layer_skip(
         _option("--trials", panel=_HOW_MUCH, metavar="N", min=1, about="Sets of layers to try."),
     ] = DEFAULT_TRIALS,
     seed: Annotated[
-        int, _option("--seed", panel=_HOW_MUCH, metavar="N", min=0, about="Of the search.")
+        int, _option("--seed", panel=_HOW_MUCH, metavar="N", min=0, about="Seed for the search.")
     ] = 0,
     output: Annotated[
         Path | None,
@@ -108,6 +110,8 @@ def layer_skip(
 
     Ctrl-C ends the search and keeps the best set so far.
     """
+    if find_spec("optuna") is None:  # found before the work that would be lost
+        raise MissingExtra.needed("tune", "searches for settings")
     items = select(read_items(prompts), limit=limit)
     threads.give_way_where_busy()
     with terminal.progress(f"loading {model}") as tell:

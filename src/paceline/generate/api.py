@@ -22,6 +22,7 @@ from paceline.generate.drafts import DraftForm, DraftShape, HeadTokens, cheapest
 from paceline.generate.jobs import Job
 from paceline.generate.options import Options, checked
 from paceline.generate.results import Chunk, Generation, Piece
+from paceline.generate.waiting import told_if_slow
 from paceline.kernels.packing import Storage
 from paceline.models import Progress, loading
 from paceline.models.loading import Loaded
@@ -78,7 +79,8 @@ def load(
         allow_pickle: unpickle weights if there are no safetensors. That runs any code in them.
         device, device_map: "cpu" or None. For another device load the model with transformers and
             pass it here: it runs where its weights are.
-        progress: called with (done, total, text) during slow steps.
+        progress: called with (done, total, text) during slow steps. Without it, a load that takes
+            seconds prints a line if standard error is a terminal.
 
     Raises:
         PacelineError: the message says what was expected, what was given and what to do.
@@ -93,14 +95,15 @@ def load(
     if isinstance(source, (str, Path)):
         if tokenizer is not None:
             raise InvalidInput("a model given by name has its own tokenizer; leave it out")
-        found = loading.find_model(
-            source,
-            dtype=dtype,
-            trust_remote_code=trust_remote_code,
-            allow_pickle=allow_pickle,
-            progress=progress,
-        )
-        loaded = loading.load_weights(found, storage=storage, head_tokens=head_tokens)
+        with told_if_slow(str(source), progress) as tell:
+            found = loading.find_model(
+                source,
+                dtype=dtype,
+                trust_remote_code=trust_remote_code,
+                allow_pickle=allow_pickle,
+                progress=tell,
+            )
+            loaded = loading.load_weights(found, storage=storage, head_tokens=head_tokens)
     else:
         if head_tokens is not None or dtype != "auto":
             raise InvalidInput("dtype and head_tokens are for models that Paceline loads itself")
@@ -142,15 +145,16 @@ def load_draft(
     start = perf_counter()
     if storage is not None:
         loading.check_storage(storage)
-    found = loading.find_model(
-        source,
-        trust_remote_code=trust_remote_code,
-        allow_pickle=allow_pickle,
-        progress=progress,
-    )
-    shape = DraftShape.of(found.config, found.tokenizer, is_lean=found.not_lean is None)
-    form = cheapest_form(shape, storage=storage, head_tokens=head_tokens)
-    loaded = loading.load_weights(found, storage=form.storage, head_tokens=form.head_tokens)
+    with told_if_slow(str(source), progress) as tell:
+        found = loading.find_model(
+            source,
+            trust_remote_code=trust_remote_code,
+            allow_pickle=allow_pickle,
+            progress=tell,
+        )
+        shape = DraftShape.of(found.config, found.tokenizer, is_lean=found.not_lean is None)
+        form = cheapest_form(shape, storage=storage, head_tokens=head_tokens)
+        loaded = loading.load_weights(found, storage=form.storage, head_tokens=form.head_tokens)
     return _language_model(CachedTarget(loaded.decoder), loaded, start, form)
 
 

@@ -19,6 +19,7 @@ from paceline.generate.choice import Choice
 from paceline.generate.drafts import DraftForm, DraftShape, HeadTokens, cheapest_form
 from paceline.generate.tokenizers import check_same_tokenizer, warn_of_vocabularies
 from paceline.kernels.packing import Storage
+from paceline.models.known import refuse_other_tokenizer
 from paceline.targets.cached import CachedTarget
 from paceline.targets.hf.choice import decoder_of, look_at
 from paceline.targets.hf.draft import draft_decoder_of
@@ -72,6 +73,8 @@ class DraftModels:
         found: dict[int, OpenDraft] = {}
         for part in choice.with_draft_models():
             translates = plugins.find("drafter", part.name).traits.translates
+            if not translates and self.target is not None:
+                refuse_other_tokenizer(self.target.name, str(part.draft_model))
             with self._lock:  # a second thread waits for the model instead of loading it too
                 source = self._source(part.draft_model, storage, head_tokens)
                 draft = opened(source, storage, head_tokens)

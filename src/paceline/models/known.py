@@ -18,7 +18,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from paceline.cache_folder import cache_folder
-from paceline.errors import ModelError, UnknownName
+from paceline.errors import InvalidInput, ModelError, UnknownName
 from paceline.models.cache import (
     Progress,
     content_digest,
@@ -41,6 +41,7 @@ class KnownModel:
         size_bytes: the size of the whole file.
         licence: the licence of the weights.
         description: one line, for lists.
+        tokenizer: a label, the same for models whose token ids mean the same text.
         hub_id: the repository of the unquantised weights on the Hugging Face hub, for other
             engines.
     """
@@ -52,6 +53,7 @@ class KnownModel:
     size_bytes: int
     licence: str
     description: str
+    tokenizer: str = ""
     hub_id: str = ""
 
 
@@ -71,6 +73,7 @@ KNOWN = MappingProxyType(
                 size_bytes=98_362_432,
                 licence="Apache-2.0",
                 description="SmolLM2 135M Instruct, 4 bits: 49,152 tokens, 8k context",
+                tokenizer="smollm2",
                 hub_id="HuggingFaceTB/SmolLM2-135M-Instruct",
             ),
             KnownModel(
@@ -81,6 +84,7 @@ KNOWN = MappingProxyType(
                 size_bytes=491_400_064,
                 licence="Apache-2.0",
                 description="Qwen2.5 Coder 0.5B Instruct, 4 bits: 151,936 tokens, 32k context",
+                tokenizer="qwen2.5",
                 hub_id="Qwen/Qwen2.5-Coder-0.5B-Instruct",
             ),
             KnownModel(
@@ -91,6 +95,7 @@ KNOWN = MappingProxyType(
                 size_bytes=1_117_320_768,
                 licence="Apache-2.0",
                 description="Qwen2.5 Coder 1.5B Instruct, 4 bits: same vocabulary as the 0.5B",
+                tokenizer="qwen2.5",
                 hub_id="Qwen/Qwen2.5-Coder-1.5B-Instruct",
             ),
             KnownModel(
@@ -101,12 +106,34 @@ KNOWN = MappingProxyType(
                 size_bytes=253_113_024,
                 licence="Gemma",
                 description="Gemma 3 270M, 4 bits: sliding windows of 512, 262,144 tokens",
+                tokenizer="gemma3",
                 hub_id="google/gemma-3-270m",
             ),
         )
     }
 )
 """Every known model, by name."""
+
+
+def refuse_other_tokenizer(target: str, draft: str) -> None:
+    """Refuse a draft model that does not fit before anything is fetched, where both are known.
+
+    Raises:
+        InvalidInput: known models with different tokenizers.
+    """
+    ours, theirs = KNOWN.get(target), KNOWN.get(draft)
+    if ours is None or theirs is None or ours.tokenizer == theirs.tokenizer:
+        return
+    fitting = [
+        name
+        for name, model in KNOWN.items()
+        if model.tokenizer == ours.tokenizer and model.size_bytes < ours.size_bytes
+    ]
+    raise InvalidInput(
+        f"the draft model {draft} has another tokenizer than {target}; choose "
+        + (f"{fitting[0]}, or " if fitting else "")
+        + "the drafter 'universal' (--drafter universal), which takes another tokenizer"
+    )
 
 
 def models_folder() -> Path:
