@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import io
-import sys
 from threading import Event
+from types import SimpleNamespace
 
 import pytest
 
@@ -31,7 +31,7 @@ class Terminal(io.StringIO):
 @pytest.fixture
 def screen(monkeypatch: pytest.MonkeyPatch) -> Terminal:
     screen = Terminal()
-    monkeypatch.setattr(sys, "stderr", screen)
+    monkeypatch.setattr(waiting, "sys", SimpleNamespace(stderr=screen))
     return screen
 
 

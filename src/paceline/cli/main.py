@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import inspect
 import io
 import os
 import sys
@@ -104,6 +105,12 @@ def _exit_code(run: Callable[[], Any]) -> int:
     return code if isinstance(code, int) else 0
 
 
+def _paragraphs(command: Callable[..., None]) -> str:
+    """What a command says of itself, without the line ends of its source."""
+    text = inspect.cleandoc(command.__doc__ or "")
+    return "\n\n".join(" ".join(part.split()) for part in text.split("\n\n"))
+
+
 app = typer.Typer(
     name="paceline",
     cls=Commands,
@@ -113,15 +120,18 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.command("demo")(demo.demo)
-app.command("generate")(generate.generate)
-app.command("chat")(chat.chat)
-app.command("recommend")(recommend.recommend)
-app.command("bench")(bench.bench)
-app.command("replay")(replay.replay)
-app.command("plan")(plan.plan)
-app.command("audit")(audit.audit)
-app.command("drafters")(drafters.drafters)
+for _command in (
+    demo.demo,
+    generate.generate,
+    chat.chat,
+    recommend.recommend,
+    bench.bench,
+    replay.replay,
+    plan.plan,
+    audit.audit,
+    drafters.drafters,
+):
+    app.command(help=_paragraphs(_command))(_command)
 app.add_typer(models.app, name="models")
 app.add_typer(tune.app, name="tune")
 app.add_typer(datastore.app, name="datastore")

@@ -226,7 +226,7 @@ Samples = Annotated[
         panel=SAMPLING,
         min=1,
         metavar="N",
-        about="This many independent answers.",
+        about="N independent answers.",
     ),
 ]
 MaxTokens = Annotated[int, _shared("max_tokens")]
