@@ -73,7 +73,7 @@ def test_too_few_samples_are_inconclusive(run, tiny, prompts):
         (["--power", "1"], "power must be"),
         (["-d", "ngran"], "did you mean 'ngram'"),
         (["--temperature", "-1"], "temperature must be"),
-        (["--draft-storage", "int4"], "go with --draft-model"),
+        (["--draft-storage", "int4"], "require --draft-model"),
         (["--samples", "0"], "--samples"),
         (["--controller", "fixd"], "did you mean 'fixed'"),
         (["-k", "some"], "--num-draft-tokens"),

@@ -152,7 +152,7 @@ def test_ctrl_c_before_anything_was_measured(bench, monkeypatch):
         (["--method", "ngrm"], "unknown drafter 'ngrm'; did you mean 'ngram'?"),
         (["--method", "ngram,k=x"], "k must be a whole number, or auto"),
         (["--method", "model"], "needs a draft model"),
-        (["--method", "ngram", "--draft-storage", "int4"], "go with --draft-model"),
+        (["--method", "ngram", "--draft-storage", "int4"], "require --draft-model"),
         (["--method", "ngram", "--categories", "c"], "no prompt has the category 'c'"),
         (["--method", "ngram", "--html", "/none/a.html"], "there is no folder /none"),
         (["--method", "ngram", "--markdown", "/"], "--markdown: cannot write /"),

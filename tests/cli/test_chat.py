@@ -186,7 +186,7 @@ def test_a_full_context_says_what_to_do(run, tiny):
     lines = "the " * 490 + "\n"
     result = run("chat", "-m", tiny, "--max-tokens", 2000, "-d", "none", input=lines)
     assert result.exit_code == 0, result.stderr
-    assert "cut off at the limit" in result.stderr
+    assert "cut off at the token limit" in result.stderr
     assert "note: the context of 1024 tokens is full; /reset starts a new one" in result.stderr
 
 
@@ -195,7 +195,7 @@ def test_a_full_context_says_what_to_do(run, tiny):
     [
         (["-d", "ngran"], "did you mean 'ngram'"),
         (["--chat-option", "thinking=true"], "never reads 'thinking'"),
-        (["--draft-storage", "int4"], "go with --draft-model"),
+        (["--draft-storage", "int4"], "require --draft-model"),
     ],
 )
 def test_bad_input_is_refused_before_the_first_turn(run, tiny, options, message):

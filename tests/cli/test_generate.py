@@ -113,7 +113,7 @@ def test_a_lossy_rule_says_so_everywhere(run, tiny, rule, option):
     spec = json.loads(result.stdout)["spec"]
     assert (spec["verifier"], spec["exact"], spec["promise"]) == (rule, False, "none")
     (summary,) = run(*arguments).stderr.splitlines()
-    assert f"not exact: the rule {rule} changes what the target would say" in summary
+    assert f"not exact: the rule {rule} changes the output distribution" in summary
     assert "are not exact" in " ".join(run("generate", "--help").stdout.replace("│", " ").split())
 
 
@@ -317,7 +317,7 @@ def test_stops_and_lengths_and_logprobs(run, tiny):
         (["--max-tokens", "2", "--min-tokens", "3"], "min_tokens must be at most max_tokens"),
         (["--dtype", "float8"], "float8"),
         (["-d", "model"], "give --draft-model"),
-        (["--draft-storage", "int4"], "go with --draft-model"),
+        (["--draft-storage", "int4"], "require --draft-model"),
         (["-d", "none", "--max-ngram", "3"], "max_ngram"),
         (["--max-ngram", "1", "--min-ngram", "2"], "max_ngram must be at least 2"),
         (["--logprobs", "2"], "--json"),

@@ -69,7 +69,7 @@ def test_json_that_is_no_messages_is_refused(tmp_path, content):
 
 @pytest.mark.parametrize(
     ("content", "message"),
-    [(b"[{]", "is no JSON"), (b"\xff\xfe", "not text in UTF-8"), (None, "No such file")],
+    [(b"[{]", "is not JSON"), (b"\xff\xfe", "not text in UTF-8"), (None, "No such file")],
 )
 def test_a_file_of_messages_that_cannot_be_read_is_refused(tmp_path, content, message):
     file = tmp_path / "messages.json"
@@ -80,7 +80,7 @@ def test_a_file_of_messages_that_cannot_be_read_is_refused(tmp_path, content, me
 
 
 def test_messages_need_the_template_that_raw_leaves_out(tmp_path):
-    with pytest.raises(InvalidInput, match="--raw leaves the chat template out"):
+    with pytest.raises(InvalidInput, match="--raw skips the chat template"):
         inputs.read_prompt(None, tmp_path / "messages.json", raw=True)
 
 

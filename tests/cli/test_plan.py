@@ -18,7 +18,7 @@ def tokens_and_speedup(alpha, cost, k):
 def test_the_worked_example_to_the_digit(run):
     result = run("plan", "--alpha", ".8", "--cost", ".05", "-k", 4)
     assert result.exit_code == 0
-    assert "3.3616 tokens a round" in result.stdout
+    assert "3.3616 tokens per round" in result.stdout
     assert "2.8013 times" in result.stdout
     tokens, speedup = tokens_and_speedup(Fraction(4, 5), Fraction(1, 20), 4)
     assert (f"{float(tokens):.4f}", f"{float(speedup):.4f}") == ("3.3616", "2.8013")
@@ -117,9 +117,9 @@ def test_rates():
         (["--alpha", ".8", "--cost", "0", "--plot", "no/x.png"], "no folder"),
         (["--alpha", ".8", "--cost", "0", "--draft-storage", "int4"], "give --model or --costs"),
         (["--model", "m"], "give --from"),
-        (["--model", "m", "--alpha", ".8", "--draft-storage", "int4"], "go with --draft-model"),
+        (["--model", "m", "--alpha", ".8", "--draft-storage", "int4"], "require --draft-model"),
         (["--model", "m", "--from", "r", "--draft-head-tokens", "9"], "come from the report"),
-        (["--costs", "c", "--alpha", ".8", "--draft-storage", "int4"], "go with --draft-model"),
+        (["--costs", "c", "--alpha", ".8", "--draft-storage", "int4"], "require --draft-model"),
         (["--model", "m", "--alpha", ".8", "--export", "vlm"], "did you mean 'vllm'"),
         (["--model", "m", "--alpha", ".8", "--cost", "1"], "costs are measured"),
         (["--model", "m", "--alpha", ".8", "--save-costs", "no/x"], "no folder"),
@@ -128,7 +128,7 @@ def test_rates():
         (["--alpha", ".8,.7", "--cost", "0", "-k", "3"], "say nothing of draft position 3"),
         (["--alpha", ".8", "--cost", "0", "--verify-cost", "0"], "verify_cost"),
         (["--alpha", ".8", "--cost", "0", "--draft-model", ""], "give --model or --costs"),
-        (["--published", "--alpha", ".8"], "leave all but --json out"),
+        (["--published", "--alpha", ".8"], "leave out all options but --json"),
         (["--costs", "c", "--alpha", ".8", "--verify-cost", "2"], "belong to the formula"),
         (["--costs", "c", "--alpha", ".8", "--overhead", "2"], "belong to the formula"),
         (["--costs", "c", "--alpha", ".8", "--context", "0"], "--context must be at least 1"),

@@ -98,7 +98,7 @@ def test_ctrl_c_before_anybody_ran(recommend, monkeypatch):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--draft-storage", "int4"], "go with --draft-model"),
+        (["--draft-storage", "int4"], "require --draft-model"),
         (["--prompts", "none.jsonl"], "none.jsonl"),
         (["--html", "/none/a.html"], "there is no folder /none"),
         (["--temperature", "-1"], "temperature must be"),
@@ -122,7 +122,7 @@ def test_another_file_is_not_replaced(recommend, tmp_path):
     (tmp_path / "settings.json").write_text("{}")
     result = recommend()
     assert result.exit_code == 2
-    assert "is there and holds no settings" in result.stderr
+    assert "exists and does not hold settings" in result.stderr
     assert (tmp_path / "settings.json").read_text() == "{}"
 
 

@@ -45,7 +45,7 @@ def test_summary_says_how_much_how_fast_and_how_well():
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"finish_reason": "length"}, "cut off at the limit of tokens"),
+        ({"finish_reason": "length"}, "cut off at the token limit"),
         ({"spec": {"exact": False}}, "not exact: the rule token changes"),
         ({"spec": {"draft_acceptance_rate": None}}, "nothing was drafted (ngram)"),
         ({"token_ids": (1,)}, "1 token in"),

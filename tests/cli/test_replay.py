@@ -100,7 +100,7 @@ def test_a_folder_of_texts(run, tiny, tmp_path):
     ("arguments", "message"),
     [
         ([], "there is no drafter to replay; give --method"),
-        (["--method", "ngram,verify=coupling"], "follows the rule 'token'"),
+        (["--method", "ngram,verify=coupling"], "uses the rule 'token'"),
         (["--method", "ngram", "--html", "/none/a.html"], "there is no folder /none"),
         (["--method", "model"], "needs a draft model"),
     ],

@@ -1,4 +1,4 @@
-"""`python -m paceline.cli`, for where the `paceline` script is not on the path."""
+"""`python -m paceline.cli`, for use when the `paceline` script is not on the path."""
 
 from paceline.cli.entry import main
 

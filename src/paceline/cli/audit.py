@@ -43,7 +43,7 @@ _REMOTE = (
     "tie_tolerance",
 )  # fmt: skip
 _PLAIN = {"presence_penalty": 0.0, "frequency_penalty": 0.0}
-"""Sampling options that change nothing; servers are not sent these."""
+"""Neutral sampling options; they are not sent to servers."""
 
 
 def audit(
@@ -96,11 +96,11 @@ def audit(
 ) -> None:
     """Prove that speculation did not change the output, or find where it did.
 
-    Without --url it audits Paceline. With --url and --baseline-url it holds a server that
-    speculates against the same one that does not.
+    Without --url it audits Paceline. With --url and --baseline-url it compares a server that
+    speculates with the same server without speculation.
 
     The exit status is 0 for the verdicts pass and tie-limited, 1 for fault, 3 for inconclusive, and
-    2 where the input cannot be used.
+    2 for invalid input.
     """
     _check_sides(ctx, url, baseline_url)
     outputs = Outputs({"--html": html, "--markdown": markdown})
@@ -179,7 +179,7 @@ def audit(
 
 
 def _check_sides(ctx: typer.Context, url: str | None, baseline_url: str | None) -> None:
-    """Refuse options of the other kind of audit, rather than leave them out in silence."""
+    """Refuse options of the other kind of audit instead of silently ignoring them."""
     if (url is None) != (baseline_url is None):
         raise InvalidInput(
             "--url and --baseline-url go together: the server that speculates, and the same model "

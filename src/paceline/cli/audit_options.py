@@ -23,7 +23,8 @@ Prompts = Annotated[
         "--prompts",
         panel=_WHAT,
         metavar="FILE",
-        about="Prompts: JSON lines with turns, prompt or messages, or plain text, one a line; - is "
+        about="Prompts: JSON lines with turns, prompt or messages, or plain text, one per line; - "
+        "is "
         "standard input.",
     ),
 ]
@@ -34,7 +35,7 @@ Limit = Annotated[
         panel=_WHAT,
         metavar="N",
         min=1,
-        about="So many of the prompts, the categories in turn; all where left out.",
+        about="At most N prompts, round-robin over categories. Default: all.",
     ),
 ]
 Model = Annotated[
@@ -45,7 +46,7 @@ Model = Annotated[
         panel=_WHAT,
         metavar="NAME|FOLDER|GGUF",
         about="A name that `paceline models` lists (default: smollm2-135m), a folder, a GGUF file, "
-        "or a hub name; with --url the name of the model there, the only one where left out.",
+        "or a hub name; with --url the name of the model there (default: the only one).",
         autocompletion=model_names,
     ),
 ]
@@ -55,7 +56,7 @@ Url = Annotated[
         "--url",
         panel=_SERVERS,
         metavar="URL",
-        about="Audit a server with OpenAI's interface that speculates, rather than Paceline.",
+        about="Audit a speculating server with an OpenAI-compatible API instead of Paceline.",
     ),
 ]
 BaselineUrl = Annotated[
@@ -73,7 +74,7 @@ BaselineModel = Annotated[
         "--baseline-model",
         panel=_SERVERS,
         metavar="NAME",
-        about="Its name there; that of --model where left out.",
+        about="The name of the model there. Default: that of --model.",
     ),
 ]
 Api = Annotated[
@@ -82,7 +83,7 @@ Api = Annotated[
         "--api",
         panel=_SERVERS,
         metavar="completions|chat",
-        about="Send the text as it is, or as a message of the user.",
+        about="Send the text as it is, or as a user message.",
     ),
 ]
 Concurrency = Annotated[
@@ -92,11 +93,11 @@ Concurrency = Annotated[
         panel=_SERVERS,
         metavar="N",
         min=1,
-        about="Sampled answers that are asked for at once.",
+        about="Number of sampled answers requested concurrently.",
     ),
 ]
 Timeout = Annotated[
-    float, _option("--timeout", panel=_SERVERS, metavar="SECONDS", about="For one answer.")
+    float, _option("--timeout", panel=_SERVERS, metavar="SECONDS", about="Timeout for one answer.")
 ]
 Retries = Annotated[
     int,
@@ -105,7 +106,7 @@ Retries = Annotated[
         panel=_SERVERS,
         metavar="N",
         min=0,
-        about="How often a request that failed is sent again.",
+        about="How often a failed request is retried.",
     ),
 ]
 ApiKeyEnv = Annotated[
@@ -114,7 +115,7 @@ ApiKeyEnv = Annotated[
         "--api-key-env",
         panel=_SERVERS,
         metavar="NAME",
-        about="The environment variable that holds the key of both servers.",
+        about="The environment variable with the API key of both servers.",
     ),
 ]
 TieTolerance = Annotated[
@@ -124,7 +125,7 @@ TieTolerance = Annotated[
         panel=_SERVERS,
         metavar="X",
         min=0.0,
-        about="The largest gap of a near tie, in nats; left out, it is measured.",
+        about="The largest gap of a near tie, in nats. Default: measured.",
     ),
 ]
 MaxTokens = Annotated[
@@ -134,7 +135,7 @@ MaxTokens = Annotated[
         panel=_HOW_MUCH,
         metavar="N",
         min=1,
-        about="The longest greedy answer, in tokens.",
+        about="The maximum length of a greedy answer, in tokens.",
     ),
 ]
 Samples = Annotated[
@@ -145,8 +146,8 @@ Samples = Annotated[
         panel=_HOW_MUCH,
         metavar="N",
         min=1,
-        about="Sampled answers to each prompt, on each side; left out, as many as --detect and "
-        "--power ask for.",
+        about="Sampled answers to each prompt, on each side. Default: as many as --detect and "
+        "--power require.",
     ),
 ]
 SampleTokens = Annotated[
@@ -156,7 +157,7 @@ SampleTokens = Annotated[
         panel=_HOW_MUCH,
         metavar="N",
         min=1,
-        about="The longest sampled answer, in tokens.",
+        about="The maximum length of a sampled answer, in tokens.",
     ),
 ]
 Detect = Annotated[
@@ -165,12 +166,12 @@ Detect = Annotated[
         "--detect",
         panel=_HOW_MUCH,
         metavar="X",
-        about="The difference of two laws of a token that has to be seen, as total variation.",
+        about="The smallest detectable difference of a token's distribution (total variation).",
     ),
 ]
 Power = Annotated[
     float,
-    _option("--power", panel=_HOW_MUCH, metavar="X", about="The probability of seeing it."),
+    _option("--power", panel=_HOW_MUCH, metavar="X", about="The probability of detecting it."),
 ]
 FalseAlarmRate = Annotated[
     float,
@@ -178,12 +179,12 @@ FalseAlarmRate = Annotated[
         "--false-alarm-rate",
         panel=_HOW_MUCH,
         metavar="X",
-        about="That of the two-sample tests, all together.",
+        about="The false-alarm rate of all two-sample tests together.",
     ),
 ]
 Seed = Annotated[
     int,
-    _option("--seed", panel=_HOW_MUCH, metavar="N", min=0, about="Of everything that is drawn."),
+    _option("--seed", panel=_HOW_MUCH, metavar="N", min=0, about="Seed for all sampling."),
 ]
 Html = Annotated[
     Path | None,

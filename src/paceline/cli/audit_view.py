@@ -1,4 +1,4 @@
-"""What `paceline audit` shows of what it found."""
+"""How `paceline audit` shows its findings."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def show(audit: Audit) -> None:
     """Print the findings and the verdict."""
     console = terminal.out()
     table = Table(show_edge=False, pad_edge=False, box=None, header_style="bold")
-    for name in ("check", "verdict", "what was found"):
+    for name in ("check", "verdict", "finding"):
         table.add_column(name, overflow="fold")
     for finding in audit.findings:
         verdict = "-" if finding.verdict is None else finding.verdict.value

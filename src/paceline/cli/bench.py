@@ -1,4 +1,4 @@
-"""`paceline bench`: every method on your own prompts, in turns, with what noise can do."""
+"""`paceline bench`: every method on your own prompts, interleaved, with the effect of noise."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def bench(
     save_answers: own.SaveAnswers = None,
 ) -> None:
     """Measure what each method gives on your prompts. Ctrl-C keeps what was measured."""
-    # Whatever can be wrong is found before the models are loaded and anything is run.
+    # All errors in the input are detected before models are loaded and anything is run.
     require_extra(plots=html is not None)
     outputs = Outputs({"--html": html, "--markdown": markdown, "--save-answers": save_answers})
     default = default_draft(draft_model, draft_storage, draft_head_tokens)
@@ -108,7 +108,9 @@ def bench(
     )
     check(setting, [item.source for item in items])
     if later := sum(bool(item.later_turns) for item in items):
-        terminal.note(f"{later} prompts have further turns; the first one alone is the prompt")
+        terminal.note(
+            f"{later} prompts have further turns; only the first one is used as the prompt"
+        )
     about = {
         "model": model,
         "prompts_file": prompts,
@@ -135,7 +137,7 @@ def bench(
 
 
 def require_extra(*, plots: bool) -> None:
-    """Raise unless what the measurement needs is installed.
+    """Raise unless the packages for the measurement are installed.
 
     Raises:
         MissingExtra: names the install line.
@@ -184,7 +186,7 @@ def measure(
     repeats: int,
     about: dict[str, Any],
 ) -> BenchResult:
-    """Make all runs, until the end or until the user stops; look into what differs."""
+    """Make all runs, until the end or until the user stops; examine differences."""
     from paceline.workbench.bench import running
     from paceline.workbench.bench.results import BenchResult
     from paceline.workbench.bench.schedule import num_steps, schedule
@@ -220,7 +222,7 @@ def _differences(
     from paceline.workbench.bench.results import Difference
 
     if setting.common["temperature"]:
-        return {}  # tokens are drawn, and drafts take draws of their own
+        return {}  # tokens are sampled, and drafts use random numbers of their own
     different: dict[int, list[Difference]] = {place: [] for place in range(len(methods))}
     for (item, place), position in running.differing(found).items():
         try:

@@ -15,8 +15,8 @@ PromptsFile = Annotated[
         "--prompts",
         metavar="FILE",
         rich_help_panel=_PROMPTS,
-        help="JSON lines with turns, prompt or messages, and category; or plain text, a prompt a "
-        "line. - is standard input.",
+        help="JSON lines with turns, prompt or messages, and category; or plain text, one prompt "
+        "per line. - is standard input.",
     ),
 ]
 Categories = Annotated[
@@ -25,7 +25,7 @@ Categories = Annotated[
         "--categories",
         metavar="A,B",
         rich_help_panel=_PROMPTS,
-        help="Prompts of these categories alone.",
+        help="Only prompts of these categories.",
     ),
 ]
 PerCategory = Annotated[
@@ -62,7 +62,11 @@ Methods = Annotated[
 Repeats = Annotated[
     int,
     typer.Option(
-        "--repeats", metavar="N", min=1, rich_help_panel=_RUN, help="Runs of a method on a prompt."
+        "--repeats",
+        metavar="N",
+        min=1,
+        rich_help_panel=_RUN,
+        help="Runs of each method on each prompt.",
     ),
 ]
 Markdown = Annotated[

@@ -1,4 +1,4 @@
-"""What commands that run a model share: how to draft, loading, the chat template."""
+"""Shared by commands that run a model: drafting options, loading, the chat template."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ DEFAULT_MODEL = "smollm2-135m"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Drafting:
-    """The options that say how to draft and to verify, as they were given."""
+    """The options for drafting and verification, as they were given."""
 
     drafter: str | None
     settings: Mapping[str, Any]
@@ -42,7 +42,7 @@ class Drafting:
         """Refuse what cannot work before a model is loaded, which takes seconds.
 
         Raises:
-            InvalidInput: an unknown name or setting, or parts that do not go together.
+            InvalidInput: a name or setting is unknown, or parts do not go together.
         """
         check_drafting(
             {
@@ -75,10 +75,10 @@ def check_drafting(given: Mapping[str, Any]) -> None:
     """Refuse what cannot work before a model is loaded, which takes seconds.
 
     Args:
-        given: options of the Python door, by name.
+        given: options of the Python interface, by name.
 
     Raises:
-        InvalidInput: an unknown name or setting, or parts that do not go together.
+        InvalidInput: a name or setting is unknown, or parts do not go together.
     """
     named_rule(given["verify"], given["verify_options"])
     choose_drafter(
@@ -97,10 +97,10 @@ def refuse_draft(target: str, drafter: str | None, draft: str) -> None:
 def check_draft_storage(
     draft_model: str | None, storage: str | None, head_tokens: HeadTokens
 ) -> None:
-    """Refuse options of a draft model where there is none."""
+    """Refuse options of a draft model if there is none."""
     if draft_model is None and (storage or head_tokens):
         raise InvalidInput(
-            "--draft-storage and --draft-head-tokens go with --draft-model; give one, or leave "
+            "--draft-storage and --draft-head-tokens require --draft-model; give one, or leave "
             "them out"
         )
 
@@ -112,7 +112,7 @@ def default_draft(
     if name is None:
         if storage or head_tokens:
             raise InvalidInput(
-                "--draft-storage and --draft-head-tokens go with --draft-model; give one, or "
+                "--draft-storage and --draft-head-tokens require --draft-model; give one, or "
                 "write draft=NAME,storage=KIND in the method"
             )
         return None
@@ -122,26 +122,26 @@ def default_draft(
 def load_draft(
     name: str, storage: str | None, head_tokens: HeadTokens, tell: Tell, **trust: Any
 ) -> LanguageModel:
-    """A draft model, kept as the options say, and else as cheap as pays here."""
+    """A draft model, stored as the options say, by default in the cheapest form that pays."""
     from paceline.generate.api import load_draft
 
     return load_draft(name, storage, head_tokens, progress=tell, **trust)  # type: ignore[arg-type]
 
 
 def uses_chat(tokenizer: Any, *, raw: bool = False) -> bool:
-    """Whether a text goes to the model as a message of the user, through its chat template."""
+    """Whether a text goes to the model as a user message, through its chat template."""
     return not raw and bool(getattr(tokenizer, "chat_template", None))
 
 
 def settled(shared: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[Any, Any]]:
-    """The options of a call as Python takes them, and how its draft model is to be kept.
+    """The options of a call as Python takes them, and how to store its draft model.
 
     Args:
         shared: options of the table, `drafter_options` being read already.
 
     Raises:
-        InvalidInput: not of the form NAME=VALUE; a file of settings or of tools that cannot be
-            used; how to keep a draft model where there is none.
+        InvalidInput: an option is not of the form NAME=VALUE, a file of settings or tools is
+            invalid, or there are options of a draft model without one.
     """
     given = dict(shared)
     for name, option in (
@@ -169,10 +169,10 @@ def load_for(
 
     Args:
         request: see `settled`; what cannot work is refused before anything is loaded.
-        form: how a draft model is kept: its storage and the tokens of its head.
+        form: how a draft model is stored: its storage and the tokens of its head.
         model: a name, folder or file.
         trust: whether to run code that comes with a model.
-        kept: how it is kept: its dtype and storage, and whether it is invariant.
+        kept: how it is loaded: its dtype and storage, and whether it is invariant.
     """
     threads.give_way_where_busy()
     with terminal.progress(f"loading {model}") as tell:

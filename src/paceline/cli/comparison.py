@@ -1,4 +1,4 @@
-"""Plain and speculative decoding of one prompt, fairly timed: what `paceline demo` shows."""
+"""Plain and speculative decoding of one prompt, timed fairly, for `paceline demo`."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ if TYPE_CHECKING:
     from paceline.generate.api import Generation, LanguageModel, Piece
 
 NEAR_TIE = 1e-3
-"""Two logits closer than this may change places by rounding, in float32."""
+"""Rounding in float32 may swap two logits that are closer than this."""
 
 Shower = Callable[[str, Sequence["Piece"]], None]
-"""Told "plain" or "speculative", and the pieces so far, while an answer grows."""
+"""Called with "plain" or "speculative", and the pieces so far, while an answer grows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,8 +25,8 @@ class Case:
     """A prompt to compare on.
 
     Args:
-        name: for reports.
-        title: what it is about, for people.
+        name: its name in reports.
+        title: a description for readers.
         text: the prompt.
     """
 
@@ -37,12 +37,12 @@ class Case:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """Where two answers part.
+    """Where two answers diverge.
 
     Args:
-        position: of the first token that differs, from 0.
-        plain, speculative: the token there, as text; empty where the answer has ended.
-        gap: how far apart the target's two best logits are there.
+        position: the position of the first token that differs, from 0.
+        plain, speculative: the token there, as text; empty if the answer has ended.
+        gap: the difference of the target's two largest logits there.
     """
 
     position: int
@@ -58,13 +58,13 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """What came of one case.
+    """The result of one case.
 
     Args:
         case: the prompt.
         plain, speculative: the timed answers, in the order in which they were made.
         plain_pieces, speculative_pieces: the text of an answer, token by token.
-        difference: None where the tokens are identical.
+        difference: None if the tokens are identical.
     """
 
     case: Case
@@ -76,18 +76,18 @@ class Comparison:
 
     @property
     def identical(self) -> bool:
-        """Whether both gave the same tokens, every time."""
+        """Whether both gave the same tokens every time."""
         return self.difference is None
 
     @property
     def speedup(self) -> float | None:
-        """How many times as fast speculation was; None where no token came."""
+        """The speed-up of speculation; None if there were no tokens."""
         plain, speculative = typical_speed(self.plain), typical_speed(self.speculative)
         return None if plain is None or speculative is None else speculative / plain
 
     @property
     def speedups(self) -> tuple[float, ...]:
-        """The same for each pair of answers by itself; they scatter as the timings do."""
+        """The speed-up of each pair of answers; they vary as the timings do."""
         rates = (
             (one.tokens_per_second, other.tokens_per_second)
             for one, other in zip(self.plain, self.speculative, strict=True)
@@ -96,7 +96,7 @@ class Comparison:
 
 
 def typical_speed(generations: Sequence[Generation]) -> float | None:
-    """The median of tokens a second, which one disturbed run cannot move; None without tokens."""
+    """The median of tokens per second, robust to one disturbed run; None without tokens."""
     rates = [item.tokens_per_second for item in generations]
     known = [rate for rate in rates if rate is not None]
     return median(known) if known else None
@@ -114,20 +114,20 @@ def compare(
 ) -> Comparison:
     """Answer a prompt plainly and speculatively, greedily, and time both.
 
-    The first pair of answers is shown and not timed: it warms the machine up. The timed ones take
-    turns, so that whatever else the machine does falls on both alike.
+    The first pair of answers is shown and not timed: it warms the machine up. The timed ones
+    alternate, so that other load on the machine affects both equally.
 
     Raises:
-        InvalidInput: an option that the model cannot serve.
+        InvalidInput: the model does not support an option.
 
     Args:
         model: the target.
         case: the prompt.
-        num_draft_tokens: tokens drafted a round, by `ngram`.
-        max_tokens: the longest answer.
+        num_draft_tokens: the tokens that `ngram` drafts per round.
+        max_tokens: the maximum length of an answer.
         repeats: the number of timed pairs.
         show: see `Shower`.
-        step: told the number of the timed pair that begins, from 1.
+        step: called with the number of the timed pair that begins, from 1.
     """
     if repeats < 1:
         raise InvalidInput(f"repeats must be at least 1; it is {repeats}")
@@ -158,7 +158,7 @@ def compare(
 
 
 def prompt_for(model: LanguageModel, text: str) -> Any:
-    """The text as a message of the user, where the model has a chat template."""
+    """The text as a user message, if the model has a chat template."""
     if uses_chat(model.tokenizer):
         return [{"role": "user", "content": text}]
     return text
@@ -207,7 +207,7 @@ def _explain(
 
 
 def first_difference(one: Sequence[int], other: Sequence[int]) -> int | None:
-    """The first position at which two sequences differ; None where they are equal.
+    """The first position at which two sequences differ; None if they are equal.
 
     >>> first_difference([1, 2, 3], [1, 2]), first_difference([1], [1])
     (2, None)

@@ -1,4 +1,4 @@
-"""Bars for what is counted: how many are done, and the time that is left."""
+"""Progress bars for counted steps: how many are done, and the remaining time."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from paceline.cli import terminal
 
 Step = Callable[[str], None]
-"""Called before each run with what it is."""
+"""Called before each run with its description."""
 
 Tell = Callable[[int, int, str], None]
-"""Told (done, total, what); each `what` is a step that goes from 0 to its total."""
+"""Called with (done, total, what); each `what` is a step that goes from 0 to its total."""
 
 
 @contextmanager
 def counting(total: int) -> Iterator[Step]:
-    """A bar on a terminal; elsewhere a line at every tenth of the way.
+    """A bar on a terminal; elsewhere a line after every tenth.
 
-    A step is told before it is taken, so the last one is done when the block ends.
+    A step is reported before it is taken, so the last one is done when the block ends.
     """
     console = terminal.err()
     done = -1
@@ -50,7 +50,7 @@ def counting(total: int) -> Iterator[Step]:
 
 @contextmanager
 def steps() -> Iterator[Tell]:
-    """A teller for steps that are named as they come: bars on a terminal, elsewhere a line each."""
+    """A progress reporter for named steps: bars on a terminal, elsewhere one line each."""
     console = terminal.err()
     if not console.is_terminal:
         told: list[str] = []

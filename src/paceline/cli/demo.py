@@ -30,9 +30,9 @@ CASES = (
 )
 
 _INTRODUCTION = """\
-{model} answers two prompts, each twice: plainly, one token a pass, and speculatively. Then n-grams
-of the text so far draft up to {k} tokens ahead, and the model checks them all in one pass and keeps
-those that it would have said itself."""
+{model} answers two prompts, each twice: plainly, one token per pass, and speculatively. Then
+n-grams of the text so far draft up to {k} tokens ahead, and the model checks them all in one pass
+and keeps those that it would have generated itself."""
 
 _WHAT_NEXT = """\
 A prompt of your own:  paceline generate --prompt "..."
@@ -81,7 +81,7 @@ def demo(
 ) -> None:
     """Decode two prompts plainly and speculatively, and compare tokens and speed.
 
-    The model is fetched when it is not there yet (98 MB). It runs in float32, greedily. The exit
+    The model is downloaded if it is not there yet (98 MB). It runs in float32, greedily. The exit
     code is 0 only if both ways gave identical tokens.
     """
     if threads.give_way_where_busy():

@@ -1,6 +1,6 @@
-"""What a registered plug-in says of itself, read from its source: nothing is imported.
+"""The description of a registered plug-in, read from its source without importing it.
 
-Importing a drafter brings torch, which takes seconds; a list of names should not.
+Importing a drafter imports torch, which takes seconds; listing names should not.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ class Description:
     """A plug-in in a list.
 
     Args:
-        name: under which it is registered.
-        source: the class, as the entry point names it.
-        summary: the first sentence of the module's docstring, else of the class's; empty where
-            neither can be read.
-        settings: the settings that must be given, and what its docstring says of each.
-        needs: what a drafter needs of the target beyond tokens.
-        exact: what the class says of itself (rules do); None where it says nothing.
+        name: the name under which it is registered.
+        source: the class, as named by the entry point.
+        summary: the first sentence of the module's docstring, else of the class's; empty if neither
+            can be read.
+        settings: the required settings, and the docstring of each.
+        needs: what a drafter needs from the target beyond tokens.
+        exact: whether the class declares itself exact (rules do); None if it declares nothing.
     """
 
     name: str
@@ -67,7 +67,7 @@ def describe(point: EntryPoint) -> Description:
 
 
 def _module(name: str) -> ast.Module:
-    """The source of a module, parsed; an empty one where there is none to read."""
+    """The source of a module, parsed; an empty one if it cannot be read."""
     file = _source_file(name)
     return ast.parse("" if file is None else file.read_bytes())
 
@@ -80,7 +80,7 @@ def _class(module: ast.Module, name: str) -> ast.ClassDef | None:
 
 
 def _source_file(module: str) -> Path | None:
-    """The file of a module. Only its topmost package is looked up, which imports nothing."""
+    """The file of a module. Only its top-level package is looked up, which imports nothing."""
     top, *inner = module.split(".")
     spec = find_spec(top)
     if spec is None:
@@ -109,13 +109,13 @@ def _summary(docstring: str) -> str:
 
 
 def _argument(docstring: str, name: str) -> str:
-    """What the `Args:` part of a docstring says of `name`."""
+    """The description of `name` in the `Args:` section of a docstring."""
     entry = re.search(rf"^    {re.escape(name)}: (.*(?:\n {{8}}.*)*)", docstring, re.MULTILINE)
     return " ".join(entry[1].split()) if entry else ""
 
 
 def _is_required(statement: ast.AnnAssign) -> bool:
-    """Whether a field of a dataclass has no default."""
+    """Whether a dataclass field has no default."""
     if "ClassVar" in ast.unparse(statement.annotation):
         return False
     value = statement.value
@@ -129,13 +129,13 @@ def _is_required(statement: ast.AnnAssign) -> bool:
 
 
 def _constant(statement: ast.AnnAssign | None) -> Any:
-    """The value of a field that is a plain constant; None where it is not."""
+    """The value of a field that is a plain constant; None if it is not."""
     value = None if statement is None else statement.value
     return value.value if isinstance(value, ast.Constant) else None
 
 
 def _words(statement: ast.AnnAssign | None) -> tuple[str, ...]:
-    """The strings, names and records (`Hidden((2, 4))`, say) that stand in a set."""
+    """The strings, names and records (such as `Hidden((2, 4))`) in a set."""
     if statement is None or statement.value is None:
         return ()
     found = []

@@ -1,4 +1,4 @@
-"""`paceline drafters`: the drafters and rules that are registered, without importing them."""
+"""`paceline drafters`: the registered drafters and rules, without importing them."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ def listed(kind: plugins.Kind) -> list[Description]:
 
 
 def is_exact(drafter: Description, rules: Sequence[Description]) -> bool | None:
-    """Whether the answers of a drafter follow the target's law under the default rule.
+    """Whether the answers of a drafter follow the target's distribution under the default rule.
 
-    That is the rule's doing: whatever a drafter proposes, an exact rule keeps the law. A drafter
-    that cannot be used with an exact rule may say so itself.
+    The rule ensures that: whatever a drafter proposes, an exact rule keeps the distribution. A
+    drafter that cannot be used with an exact rule may declare so itself.
     """
     default = next((rule.exact for rule in rules if rule.name == DEFAULT_RULE), None)
     return default if drafter.exact is None else drafter.exact and default
 
 
 def drafters_json(drafters: Sequence[Description], rules: Sequence[Description]) -> dict[str, Any]:
-    """Both lists as plain JSON values; `exact` is null where the source does not say."""
+    """Both lists as plain JSON values; `exact` is null if the source does not say."""
     return {
         "drafters": [
             {

@@ -1,4 +1,4 @@
-"""Where the process begins: Ctrl-C is made clean before anything else is imported."""
+"""The entry point of the process: sets up Ctrl-C handling before anything else is imported."""
 
 from __future__ import annotations
 

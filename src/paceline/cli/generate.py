@@ -1,4 +1,4 @@
-"""`paceline generate`: answer a prompt, accepted draft tokens in colour."""
+"""`paceline generate`: answer a prompt, with accepted draft tokens in colour."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ def print_answer(
     stream: bool,
     pieces: list[Piece] | None = None,
 ) -> Generation:
-    """Generate and print: in colour on a terminal, elsewhere the bare text.
+    """Generate and print: in colour on a terminal, elsewhere the plain text.
 
     Args:
-        model, prompt, request: what answers, and to what.
+        model, prompt, request: the model, the prompt and the options.
         stream: print the text as it comes.
-        pieces: a list to which they are added; it has what came when the answer is interrupted.
+        pieces: a list to which the pieces are added; it has what was generated if interrupted.
     """
     from paceline.generate.api import Chunk
 
@@ -60,7 +60,7 @@ def print_answer(
                     show()
         show()
     finally:
-        # Whatever comes next, an error or the shell's prompt, starts on a line of its own.
+        # Whatever comes next, an error or the shell's prompt, starts on a new line.
         if shown or generation is not None:
             sys.stdout.write("\n")
             sys.stdout.flush()
@@ -134,7 +134,7 @@ def generate(
 def _several(
     model: LanguageModel, prompt: Any, request: dict[str, Any], n: int, *, as_json: bool
 ) -> None:
-    """Several answers, one after the other; in JSON one object that holds them."""
+    """Several answers, one after another; in JSON one object that contains them."""
     generations = model.generate(prompt, n=n, **request)
     if as_json:
         terminal.print_json({"generations": [item.to_json() for item in generations]})

@@ -1,4 +1,4 @@
-"""What a command reads besides its options: prompts, messages, files, NAME=VALUE."""
+"""What a command reads in addition to its options: prompts, messages, files, NAME=VALUE."""
 
 from __future__ import annotations
 
@@ -14,25 +14,23 @@ from paceline.errors import InvalidInput
 def read_prompt(
     text: str | None, messages: Path | None, *, raw: bool
 ) -> str | list[dict[str, Any]]:
-    """The prompt, from wherever it was given: an option, a file of messages, standard input.
+    """The prompt, from an option, a file of messages or standard input.
 
     Raises:
-        InvalidInput: none, more than one, an empty one, or a file that cannot be used.
+        InvalidInput: there is none, more than one or an empty one, or a file is invalid.
     """
     if text is not None and messages is not None:
         raise InvalidInput("give --prompt or --messages, not both")
     if messages is not None:
         if raw:
-            raise InvalidInput(
-                "--raw leaves the chat template out, and --messages needs it; drop one"
-            )
+            raise InvalidInput("--raw skips the chat template, and --messages needs it; drop one")
         return read_messages(messages)
     if text is None:
         if sys.stdin.isatty():
             raise InvalidInput(
                 "there is no prompt; give --prompt TEXT, --messages FILE or text on standard input"
             )
-        # `echo` and editors end a text with a newline that nobody means.
+        # `echo` and editors end a text with an unintended newline.
         text = sys.stdin.read().removesuffix("\n").removesuffix("\r")
     if not text:
         raise InvalidInput("the prompt is empty; give some text")
@@ -40,10 +38,10 @@ def read_prompt(
 
 
 def read_messages(file: Path) -> list[dict[str, Any]]:
-    """Chat messages from a JSON file: a list, or an object with `messages`, as OpenAI has it.
+    """Chat messages from a JSON file: a list, or an object with `messages`, as in OpenAI's format.
 
     Raises:
-        InvalidInput: a file that cannot be read, or does not hold messages.
+        InvalidInput: the file cannot be read, or does not hold messages.
     """
     value = _read_json("--messages", file)
     found = value.get("messages") if isinstance(value, dict) else value
@@ -59,7 +57,7 @@ def read_tools(file: Path) -> list[dict[str, Any]]:
     """Tools from a JSON file: a list of their schemas, or an object with `tools`.
 
     Raises:
-        InvalidInput: a file that cannot be read, or does not hold tools.
+        InvalidInput: the file cannot be read, or does not hold tools.
     """
     value = _read_json("--tools", file)
     found = value.get("tools") if isinstance(value, dict) else value
@@ -76,11 +74,11 @@ def _read_json(option: str, file: Path) -> Any:
     try:
         return json.loads(text.removeprefix("\ufeff"))
     except (ValueError, RecursionError) as error:
-        raise InvalidInput(f"{option}: {file} is no JSON ({error})") from error
+        raise InvalidInput(f"{option}: {file} is not JSON ({error})") from error
 
 
 def read_text(option: str, file: Path) -> str:
-    """The text of a file that an option names.
+    """The text of a file named by an option.
 
     Raises:
         InvalidInput: it cannot be read, or is not UTF-8.
@@ -102,7 +100,7 @@ def drafter_settings(
     """The settings of a drafter, from the options of `ngram` and from NAME=VALUE.
 
     Raises:
-        InvalidInput: not of the form NAME=VALUE, or a file that cannot be read.
+        InvalidInput: an item is not of the form NAME=VALUE, or a file cannot be read.
 
     Example:
         >>> drafter_settings([], {"max_ngram": 4, "match": None}, ["min_confidence=0.4"])
@@ -120,7 +118,7 @@ def named_values(option: str, items: Sequence[str]) -> dict[str, Any]:
     """Settings from NAME=VALUE.
 
     Raises:
-        InvalidInput: not of that form.
+        InvalidInput: an item is not of that form.
 
     Example:
         >>> named_values("--controller-option", ["probe_share=0.02"])
@@ -136,7 +134,7 @@ def named_values(option: str, items: Sequence[str]) -> dict[str, Any]:
 
 
 def _value(text: str) -> Any:
-    """A number, true or false where `text` is one; else the text itself."""
+    """A number, true or false if `text` is one; otherwise the text itself."""
     try:
         return json.loads(text)
     except ValueError:

@@ -1,9 +1,9 @@
-"""Ctrl-C and `kill`, clean at any time, also while libraries are being imported.
+"""Clean handling of Ctrl-C and `kill` at any time, including while libraries are imported.
 
-A KeyboardInterrupt inside an import ends badly: C++ code that runs Python while a module begins
-calls `terminate`, and libraries take it for a module that is missing. So one that comes during an
-import is raised when the import has ended. Nothing heavy is imported here, so that this can be in
-place first.
+A KeyboardInterrupt during an import ends badly: C++ code that runs Python during module
+initialisation calls `terminate`, and libraries mistake it for a missing module. So an interrupt
+during an import is raised after the import. Nothing heavy is imported here, so that the handlers
+can be installed first.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ _IMPORT_SYSTEM = "<frozen importlib._bootstrap>"
 
 
 class Terminated(KeyboardInterrupt):
-    """The process was told to end (SIGTERM), rather than to stop what it does."""
+    """The process was asked to terminate (SIGTERM), rather than interrupted."""
 
 
 class _State:
-    """What came, and is not over.
+    """The pending interruption.
 
     Args:
-        kind: what is to be raised when an import has ended.
+        kind: the exception to raise when an import has ended.
         seen: whether anything was raised since `forget`.
     """
 
@@ -36,24 +36,24 @@ class _State:
 
 
 def install() -> None:
-    """Take over Ctrl-C and SIGTERM in this process."""
+    """Install the handlers for Ctrl-C and SIGTERM in this process."""
     signal.signal(signal.SIGINT, _at_interrupt)
     signal.signal(signal.SIGTERM, _at_termination)
     sys.unraisablehook = _at_unraisable
 
 
 def leave_to_the_system() -> None:
-    """Let a later Ctrl-C end the process at once: everything is written."""
+    """Let a later Ctrl-C end the process at once, since everything is written."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def was_interrupted() -> bool:
-    """Whether Ctrl-C or SIGTERM came: an error that follows is most likely its doing."""
+    """Whether Ctrl-C or SIGTERM arrived: an error that follows is most likely caused by it."""
     return _State.seen
 
 
 def forget() -> None:
-    """The interruption has been dealt with."""
+    """Mark the interruption as handled."""
     _State.seen = False
 
 
@@ -66,14 +66,14 @@ def _at_interrupt(_: int, frame: FrameType | None) -> None:
 
 
 def _at_termination(number: int, frame: FrameType | None) -> None:
-    """Once: while what was measured is written, a second signal changes nothing."""
+    """Once only: while measurements are being written, a second signal has no effect."""
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     _State.kind = Terminated
     _at_interrupt(number, frame)
 
 
 def _at_unraisable(report: Any) -> None:
-    """An interruption that fell into a destructor or a callback, where it would be lost."""
+    """An interruption in a destructor or a callback, where it would be lost."""
     if isinstance(report.exc_value, KeyboardInterrupt):
         _interrupt_again()
         return

@@ -1,4 +1,4 @@
-"""The entry point: the commands, and how whatever goes wrong is told."""
+"""The entry point: the commands, and how errors are reported."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ from paceline.cli import (
 )
 from paceline.errors import PacelineError
 
-# The base class of every mistake in the command line itself. typer does not export it, but
-# BadParameter, which it does, is one of its kind.
+# The base class of all errors in the command line itself. typer does not export it, but it exports
+# its subclass BadParameter.
 _UsageError: Any = typer.BadParameter.__base__
 
 
 class Commands(TyperGroup):
-    """The commands, with every error told in one line: exit code 2 where the input is at fault."""
+    """The commands, with every error reported in one line: exit code 2 for invalid input."""
 
     def invoke(self, ctx: Any) -> Any:
         """Run a command; turn errors into a line and an exit code."""
@@ -63,7 +63,7 @@ class Commands(TyperGroup):
                 raise _unexpected(ctx, error) from error
 
     def main(self, *args: Any, **extra: Any) -> Any:
-        """Run, and leave the process with the exit code."""
+        """Run, and exit the process with the exit code."""
         settings = {**extra, "standalone_mode": False}
         run = partial(super().main, *args, **settings)
         return sys.exit(_exit_code(run)) if extra.get("standalone_mode", True) else run()
@@ -73,7 +73,7 @@ def _unexpected(ctx: Any, error: Exception) -> Exception:
     if ctx.params["debug"]:
         raise error
     terminal.error(
-        f"unexpected {type(error).__name__}: {error}. This is a fault of Paceline; "
+        f"unexpected {type(error).__name__}: {error}. This is a bug in Paceline; "
         "`paceline --debug ...` shows where it happened"
     )
     return typer.Exit(1)
@@ -94,7 +94,7 @@ def _exit_code(run: Callable[[], Any]) -> int:
     except (KeyboardInterrupt, typer.Abort):
         return 130
     except BrokenPipeError:
-        # Who read our output has left. Python flushes once more at exit: let that go nowhere.
+        # The reader of our output has gone. Python flushes once more at exit: discard that.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except OSError as error:
@@ -114,7 +114,7 @@ def _paragraphs(command: Callable[..., None]) -> str:
 app = typer.Typer(
     name="paceline",
     cls=Commands,
-    help="Speculative decoding for PyTorch and Hugging Face models, exact.",
+    help="Exact speculative decoding for PyTorch and Hugging Face models.",
     epilog='Start with `paceline demo`, or with `paceline generate --prompt "..."`.',
     invoke_without_command=True,
     pretty_exceptions_enable=False,
@@ -174,11 +174,11 @@ def main() -> None:
     """Run the command line of this process."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            # A terminal that cannot show a character must not end an answer.
+            # A terminal that cannot show a character must not abort an answer.
             stream.reconfigure(errors="backslashreplace")
     if isinstance(sys.stdin, io.TextIOWrapper):
-        # What is no UTF-8 is refused with the prompt, in words.
+        # Text that is not UTF-8 is refused with the prompt, with a message.
         sys.stdin.reconfigure(errors="surrogateescape")
-    # `kill`, and a machine that goes down, end a command as Ctrl-C does.
+    # `kill` and a shutdown end a command as Ctrl-C does.
     interrupts.install()
     app()

@@ -1,4 +1,4 @@
-"""`paceline models`: the models that are known by name, and how to bring them here."""
+"""`paceline models`: the models known by name, and how to fetch them."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ app = typer.Typer(invoke_without_command=True)
 
 
 def is_here(model: KnownModel) -> bool:
-    """Whether the whole file is there. Its size tells; `fetch` checks what is in it."""
+    """Whether the whole file is there, judged by its size; `fetch` checks its contents."""
     path = place(model.name)
     return path.is_file() and path.stat().st_size == model.size_bytes
 
 
 def models_json(models: Iterable[KnownModel], kept: Sequence[Conversion]) -> dict[str, Any]:
-    """The models as plain JSON values; `path` is null where the model is not downloaded."""
+    """The models as plain JSON values; `path` is null if the model is not downloaded."""
     return {
         "models": [
             {
@@ -43,7 +43,7 @@ def models_json(models: Iterable[KnownModel], kept: Sequence[Conversion]) -> dic
 
 
 def converted_bytes(model: KnownModel, kept: Iterable[Conversion]) -> int:
-    """What the conversions of a model take on the disk."""
+    """The disk space of a model's conversions."""
     return sum(one.size_bytes for one in kept if one.sha256 == model.sha256)
 
 
@@ -85,7 +85,7 @@ def list_models(ctx: typer.Context, as_json: options.AsJson = False) -> None:
     if kept:
         console.print(
             f"{terminal.quantity(sum(one.size_bytes for one in kept))} converted, in "
-            f"{cache_folder() / 'converted'}: unpacked once, so that the next load is quick.",
+            f"{cache_folder() / 'converted'}: unpacked once, so that the next load is fast.",
             soft_wrap=True,
         )
     if old := sum(one.size_bytes for one in kept if not one.is_current):
@@ -93,7 +93,7 @@ def list_models(ctx: typer.Context, as_json: options.AsJson = False) -> None:
             f"{terminal.quantity(old)} of it was made by another version and is not used: "
             "`paceline models clean` deletes that."
         )
-    console.print("`paceline models fetch NAME` brings one here; `generate` does so by itself.")
+    console.print("`paceline models fetch NAME` downloads one; `generate` does so automatically.")
 
 
 @app.command("fetch")
@@ -103,7 +103,7 @@ def fetch_model(
     ],
     as_json: options.AsJson = False,
 ) -> None:
-    """Bring a model to this machine, check it, and print where it lies."""
+    """Download a model, check it, and print its path."""
     with terminal.progress(f"fetching {name}") as tell:
         path = fetch(name, progress=tell)
     if as_json:
@@ -116,7 +116,7 @@ def fetch_model(
 def clean(
     everything: Annotated[
         bool,
-        typer.Option("--all", help="Delete those in use too; a load makes them again."),
+        typer.Option("--all", help="Also delete those in use; loading makes them again."),
     ] = False,
     as_json: options.AsJson = False,
 ) -> None:

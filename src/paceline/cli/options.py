@@ -1,4 +1,4 @@
-"""The options that commands share, declared once: name, form, place in the help, meaning."""
+"""The options that commands share, declared once: name, type, panel in the help, meaning."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def _option(*names: str, panel: str, about: str, **settings: Any) -> Any:
 
 
 def _shared(name: str, **settings: Any) -> Any:
-    """An option of the table that every door shares."""
+    """An option of the table that all interfaces share."""
     option = TABLE[name]
     if option.kind == "whole":
         settings = {"min": option.low, "max": option.high, **settings}
@@ -42,7 +42,7 @@ def _switch(*names: str, panel: str, about: str) -> Any:
 
 
 def model_names() -> list[str]:
-    """The names to complete a model with."""
+    """Model names for shell completion."""
     return list(KNOWN)
 
 
@@ -90,7 +90,7 @@ Dtype = Annotated[
         "--dtype",
         metavar="auto|float32|bfloat16",
         panel=MODEL,
-        about="The number format of the weights.",
+        about="The dtype of the weights.",
     ),
 ]
 Storage = Annotated[
@@ -99,7 +99,7 @@ Storage = Annotated[
         "--storage",
         metavar="auto|plain|packed",
         panel=MODEL,
-        about="Weights packed for the CPU, or not.",
+        about="Whether weights are packed for the CPU.",
     ),
 ]
 Invariant = Annotated[
@@ -107,7 +107,7 @@ Invariant = Annotated[
     _switch(
         "--invariant",
         panel=MODEL,
-        about="Passes of one fixed shape: the same tokens, to the bit, whatever is drafted.",
+        about="Passes of one fixed shape: bit for bit the same tokens, whatever is drafted.",
     ),
 ]
 TrustRemoteCode = Annotated[
@@ -119,7 +119,7 @@ AllowPickle = Annotated[
     _switch(
         "--allow-pickle",
         panel=MODEL,
-        about="Load pickled weights where there are no others; that runs any code in them.",
+        about="Load pickled weights if there are no others; that runs any code in them.",
     ),
 ]
 Settings = Annotated[Path | None, _shared("settings")]
@@ -132,13 +132,13 @@ NumDraftTokens = Annotated[
         metavar="N",
         panel=DRAFTING,
         min=0,
-        about="Tokens drafted a round.",
+        about="Tokens drafted per round.",
     ),
 ]
 
 
 def draft_length(text: str) -> int | Literal["auto"]:
-    """A whole number of at least 0, or "auto".
+    """An integer of at least 0, or "auto".
 
     >>> draft_length("5"), draft_length("auto")
     (5, 'auto')
@@ -151,7 +151,7 @@ def draft_length(text: str) -> int | Literal["auto"]:
 
 
 def head_tokens(text: str) -> int | Literal["all"]:
-    """A whole number above 0, or "all".
+    """An integer above 0, or "all".
 
     >>> head_tokens("48000"), head_tokens("all")
     (48000, 'all')
@@ -190,12 +190,14 @@ Prediction = Annotated[
         "--prediction",
         panel=DRAFTING,
         metavar="FILE",
-        about="The text that the answer is expected to be, edits aside, for predicted-output.",
+        about="The expected text of the answer, up to edits, for predicted-output.",
     ),
 ]
 MaxNgram = Annotated[
     int | None,
-    _option("--max-ngram", metavar="N", panel=DRAFTING, about="The longest n that ngram looks up."),
+    _option(
+        "--max-ngram", metavar="N", panel=DRAFTING, about="The longest n-gram that ngram looks up."
+    ),
 ]
 MinNgram = Annotated[
     int | None, _option("--min-ngram", metavar="N", panel=DRAFTING, about="The shortest.")
@@ -257,7 +259,7 @@ SAMPLED = (
 
 
 def without_defaults(given: dict[str, Any]) -> dict[str, Any]:
-    """The options without those that the model's generation config decides, being left out.
+    """The options, except those that were left out and are set by the model's generation config.
 
     >>> without_defaults({"temperature": 0.7, "top_k": None, "top_p": 0.9, "seed": None})
     {'temperature': 0.7, 'top_p': 0.9, 'seed': None}
@@ -281,7 +283,7 @@ DRAFTED = (
 """How drafts are made and verified."""
 
 CHAT = ("tools", "chat_template_kwargs", "continue_final_message")
-"""What a chat template is given besides messages."""
+"""What a chat template receives in addition to the messages."""
 
 _FORMS: dict[str, Any] = {
     "drafter": Drafter,
@@ -316,12 +318,12 @@ _FORMS: dict[str, Any] = {
 def takes(
     *names: str, before: str | None = None, **defaults: Any
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Give a command options of the table; it takes them as its first argument, by name.
+    """Give a command options of the table; it receives them as its first argument, by name.
 
     Args:
-        names: of options that the table has.
+        names: the names of options in the table.
         before: the parameter of the command before which the help lists them; None is last.
-        defaults: where the command's own differs from the table's.
+        defaults: the command's own defaults, if different from the table's.
 
     Example:
         >>> @takes("temperature", "seed")

@@ -18,17 +18,16 @@ _FORMULA, _MEASURED, _RESULT = "By the formula", "By measurement", "Result"
 
 
 def parse_rates(text: str) -> list[float]:
-    """`0.8`, or one rate a position: `0.9,0.8,0.7`.
+    """`0.8`, or one rate per position: `0.9,0.8,0.7`.
 
     Raises:
-        InvalidInput: no numbers.
+        InvalidInput: they are not numbers.
     """
     try:
         return [float(part) for part in text.split(",")]
     except ValueError:
         raise InvalidInput(
-            f"--alpha must be a number from 0 to 1, or several with commas between them; it is "
-            f"{text!r}"
+            f"--alpha must be a number from 0 to 1, or several separated by commas; it is {text!r}"
         ) from None
 
 
@@ -36,7 +35,7 @@ def parse_lengths(texts: Sequence[str], option: str = "--num-draft-tokens") -> l
     """Numbers from `4`, `2,4,8` or `1-8`.
 
     Raises:
-        InvalidInput: not of that form, or a range without an end.
+        InvalidInput: it is not of that form, or a range has no end.
 
     Example:
         >>> parse_lengths(["1-3", "8,4"])
@@ -72,7 +71,7 @@ def plan(
             panel=_FORMULA,
             metavar="RATE[,RATE...]",
             about="Acceptance rate of a tested draft token, from 0 to 1; or one for each draft "
-            "position, given that those before were accepted.",
+            "position, given that those before it were accepted.",
         ),
     ] = None,
     cost: Annotated[
@@ -82,7 +81,7 @@ def plan(
             "-c",
             panel=_FORMULA,
             metavar="X",
-            about="Time of one draft step in target passes; about 0 for n-grams.",
+            about="Time of one draft step relative to a target pass; about 0 for n-grams.",
         ),
     ] = None,
     num_draft_tokens: Annotated[
@@ -101,8 +100,8 @@ def plan(
             "--verify-cost",
             panel=_FORMULA,
             metavar="X",
-            about="Time of a target pass over k + 1 tokens in passes over one; 1 where weights "
-            "take longer to read than to use.",
+            about="Time of a target pass over k + 1 tokens relative to one token; 1 if reading "
+            "the weights takes longer than the arithmetic.",
         ),
     ] = 1.0,
     overhead: Annotated[
@@ -111,7 +110,7 @@ def plan(
             "--overhead",
             panel=_FORMULA,
             metavar="X",
-            about="What else a round takes, in target passes.",
+            about="The rest of a round, relative to a target pass.",
         ),
     ] = 0.0,
     plot: Annotated[
@@ -129,7 +128,7 @@ def plan(
             "--published",
             rich_help_panel=_FORMULA,
             metavar="",
-            help="Show the published tables of Leviathan and of Chen beside the formula.",
+            help="Show the published tables of Leviathan and of Chen next to the formula.",
         ),
     ] = False,
     model: Annotated[
@@ -149,7 +148,7 @@ def plan(
             panel=_MEASURED,
             metavar="FILE",
             about="Acceptance by position: the JSON of `paceline replay` or `paceline bench`. "
-            "Methods come from there; without it from --drafter and --alpha.",
+            "It also determines the methods; otherwise --drafter and --alpha do.",
         ),
     ] = None,
     drafter: options.Drafter = None,
@@ -162,7 +161,7 @@ def plan(
             "--costs",
             panel=_MEASURED,
             metavar="FILE",
-            about="Costs that --save-costs wrote, rather than to measure again.",
+            about="Use costs written by --save-costs instead of measuring again.",
         ),
     ] = None,
     save_costs: Annotated[
@@ -189,7 +188,7 @@ def plan(
             "--export",
             panel=_RESULT,
             metavar="ENGINE",
-            about="Print the settings for the engine that will serve: transformers, vllm, sglang, "
+            about="Print the settings for the serving engine: transformers, vllm, sglang, "
             "llama.cpp, tensorrt-llm or paceline.",
         ),
     ] = None,
@@ -197,8 +196,8 @@ def plan(
 ) -> None:
     """What speculation would gain: by a formula, or by measuring this machine.
 
-    With --alpha and --cost alone it is the formula of the papers. With --model it measures what
-    passes and drafts take here, takes acceptance from `replay` or `bench`, and says what to do.
+    With only --alpha and --cost it uses the formula of the papers. With --model it measures the
+    time of passes and drafts here, takes acceptance from `replay` or `bench`, and says what to do.
     """
     lengths = parse_lengths(num_draft_tokens or [])
     rates = None if alpha is None else parse_rates(alpha)
@@ -206,7 +205,9 @@ def plan(
         draft = (drafter, draft_model, draft_storage, draft_head_tokens)
         inputs = (alpha, cost, num_draft_tokens, plot, model, acceptance, costs, save_costs)
         if _any_given(*draft, *inputs, context, export):
-            raise InvalidInput("--published shows what was published; leave all but --json out")
+            raise InvalidInput(
+                "--published shows the published tables; leave out all options but --json"
+            )
         plan_view.print_published(as_json=as_json)
     elif model is not None or costs is not None:
         if cost is not None or plot or verify_cost != 1.0 or overhead != 0.0:

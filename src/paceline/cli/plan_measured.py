@@ -34,17 +34,18 @@ TEXT = (
     "customers whose orders add up to more than a given amount, the largest first. Then explain "
     "in a few sentences how it works, and how long it takes for a long list."
 )
-"""What costs are measured on. The text hardly matters: drafts of any text take as long."""
+"""The text on which costs are measured. It hardly matters: drafts take equally long for any
+text."""
 
 PLAIN = "none"
 
 LONGEST = 12
-"""The longest draft of the controller `auto`, for the memory that it may take."""
+"""The longest draft of the controller `auto`, to compute its maximum memory."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """What was asked; the options of the command."""
+    """The options of the command."""
 
     model: str | None
     acceptance: Path | None
@@ -67,8 +68,9 @@ def run(request: Request, *, as_json: bool) -> None:
     known = {k for item in found for k in item.by_length}
     if unknown := [k for k in request.lengths if k not in known]:
         raise InvalidInput(
-            f"acceptance is known up to draft position {max(known, default=0)}, and not for drafts "
-            f"of {unknown[0]} tokens; give other lengths, or a report of drafts of that length"
+            f"acceptance is known up to draft position {max(known, default=0)}, but not for "
+            f"drafts of {unknown[0]} tokens; give other lengths, or a report of drafts of that "
+            "length"
         )
     if request.costs is not None:
         costs = Costs.read(request.costs)
@@ -108,7 +110,7 @@ def run(request: Request, *, as_json: bool) -> None:
 
 
 def _check(request: Request) -> None:
-    """Everything that can be wrong before a model is loaded."""
+    """Check everything that can be wrong before a model is loaded."""
     if request.engine is not None and request.engine not in ENGINES:
         raise UnknownName.among("engine", request.engine, ENGINES)
     if request.acceptance is None and request.rates is None:
@@ -123,7 +125,7 @@ def _check(request: Request) -> None:
             "--alpha, --drafter and the options of a draft model out"
         )
     if request.model is not None and request.costs is not None:
-        raise InvalidInput("--costs takes the place of measuring --model; give one of them")
+        raise InvalidInput("--costs replaces measuring --model; give one of them")
     if request.save_costs is not None:
         if request.costs is not None:
             raise InvalidInput("--costs reads costs and --save-costs writes them; give one")
@@ -171,7 +173,7 @@ def _measure(request: Request, found: Sequence[MeasuredAcceptance]) -> Costs:
                 options["draft_model"] = draft = drafts[item.draft]
                 memory[item.name] = asdict(measure_memory(draft.decoder, tokens))
             drafter = model.drafter(**options)
-            # A rule that takes any draft; which one is chosen later hardly changes what it takes.
+            # A rule that takes any draft; the choice of the rule hardly changes the time.
             verifier = make_verifier(None, drafter)
             methods[item.name] = measure_method(
                 model.target, drafter, verifier, [tokens], name=item.name, tell=told
@@ -183,7 +185,7 @@ def _measure(request: Request, found: Sequence[MeasuredAcceptance]) -> Costs:
 def _method(item: MeasuredAcceptance, costs: Costs) -> Method:
     if item.name not in costs.methods:
         raise InvalidInput(
-            f"these costs tell of {', '.join(costs.methods)}, and not of {item.name}; measure "
+            f"these costs are for {', '.join(costs.methods)}, not for {item.name}; measure "
             "again, with --model"
         )
     used = costs.drafts.get(item.name)
@@ -205,7 +207,7 @@ def _method(item: MeasuredAcceptance, costs: Costs) -> Method:
 
 
 def _memory(costs: Costs, decision: Decision) -> tuple[SpeculationMemory, int] | None:
-    """What the best method takes beside the target, and what a token takes in the draft's cache."""
+    """The extra memory of the best method, and of one token in the draft's cache."""
     best = decision.best
     if best is None or PLAIN not in costs.memory:
         return None
@@ -230,7 +232,7 @@ def _choice(costs: Costs, methods: Sequence[Method], decision: Decision) -> Choi
         num_draft_tokens=best.num_draft_tokens,
         draft=method.draft,
         settings=method.settings,
-        # Where auto is best, nothing is known of what it would choose at other batches.
+        # If auto is best, it is unknown what it would choose at other batches.
         by_batch=decision.schedule(method.name) if best.fixed_length else (),
         typical_length=max(1, round(typical)),
     )

@@ -1,4 +1,4 @@
-"""How a plan is shown: tables, sentences, published tables beside the formula."""
+"""How a plan is shown: tables, sentences, published tables next to the formula."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _BAR = 20
 def formula_table(plan: FormulaPlan, *, bars: bool) -> Table:
     """The rows as a table, the best length marked."""
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for header in ("k", "tokens a round", "speed-up", "", "min. alpha", "max. cost"):
+    for header in ("k", "tokens per round", "speed-up", "", "min. alpha", "max. cost"):
         table.add_column(header, justify="right" if header else "left", no_wrap=True)
     longest = max(row.speedup for row in plan.rows)
     for row in plan.rows:
@@ -56,7 +56,7 @@ def prediction_table(decision: Decision) -> Block:
         for row in decision.rows
     )
     percent = "95\N{NO-BREAK SPACE}%"
-    headers = ("method", "k", "tokens a round", "ms a round", "speed-up", percent, "")
+    headers = ("method", "k", "tokens per round", "ms per round", "speed-up", percent, "")
     return Block(headers, rows)
 
 
@@ -74,13 +74,13 @@ def elsewhere_table(decision: Decision) -> Block:
 
 
 def bar(speedup: float, longest: float, *, shown: bool) -> tuple[str, str]:
-    """A bar in the colour of what it says: a gain or a loss."""
+    """A bar in the colour of a gain or a loss."""
     text = "█" * round(_BAR * speedup / longest) + " " if shown else ""
     return text, terminal.ACCEPTED if speedup >= 1 else "red"
 
 
 def terminal_plot(alpha: float, cost: float) -> Table:
-    """The speed-up over k as bars, for this acceptance rate and for one lower and one higher."""
+    """The speed-up over k as bars, for this acceptance rate and for a lower and a higher one."""
     rates = sorted({max(0.0, round(alpha - 0.1, 4)), alpha, min(1.0, round(alpha + 0.1, 4))})
     curves = {rate: speedup_curve(rate, cost) for rate in rates}
     longest = max(max(curve) for curve in curves.values())
@@ -125,7 +125,7 @@ def formula_sentences(plan: FormulaPlan) -> list[str]:
         sentences.append("Drafting k tokens pays above min. alpha, or below max. cost.")
     if plan.best_num_draft_tokens == 0:
         slower = any(row.speedup < 1 for row in plan.rows)
-        what = "plain decoding is faster" if slower else "it is as fast as plain decoding at most"
+        what = "plain decoding is faster" if slower else "it is at most as fast as plain decoding"
         sentences.append(f"No draft length pays here: {what}.")
         return sentences
     known = len(plan.acceptance_rates)
@@ -136,11 +136,11 @@ def formula_sentences(plan: FormulaPlan) -> list[str]:
 
 
 def _gain(tokens: float, speedup: float) -> str:
-    return f"{tokens:.4f} tokens a round and {speedup:.4f} times the speed of plain decoding"
+    return f"{tokens:.4f} tokens per round and {speedup:.4f} times the speed of plain decoding"
 
 
 def published_rows() -> dict[str, list[dict[str, Any]]]:
-    """The published tables, each row with what the formula gives for its printed inputs."""
+    """The published tables, each row with the result of the formula for its printed inputs."""
     return {
         "leviathan_table_1": [
             asdict(row)
@@ -176,7 +176,7 @@ def published_rows() -> dict[str, list[dict[str, Any]]]:
 
 
 def print_published(*, as_json: bool) -> None:
-    """Print the published tables beside the formula."""
+    """Print the published tables next to the formula."""
     rows = published_rows()
     if as_json:
         terminal.print_json(rows)
@@ -218,7 +218,7 @@ def print_published(*, as_json: bool) -> None:
         ),
         (
             f"{published.CHEN}, table 1 (Chinchilla 70B, k = {published.CHEN_NUM_DRAFT_TOKENS})",
-            ("task", "sampling", "measured", "tokens a round that it implies"),
+            ("task", "sampling", "measured", "implied tokens per round"),
             [
                 (
                     row["task"],
@@ -235,8 +235,8 @@ def print_published(*, as_json: bool) -> None:
         console.print()
     console.print(
         "The formula takes the printed rates, which are rounded; the papers used more digits. "
-        "Measured speed-ups beat it or fall short of it: it knows neither how acceptance varies "
-        "from place to place nor what scoring k + 1 tokens costs.",
+        "Measured speed-ups beat it or fall short of it: it includes neither how acceptance "
+        "varies within a text nor the cost of scoring k + 1 tokens.",
         soft_wrap=True,
     )
 

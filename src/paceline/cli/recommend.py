@@ -1,4 +1,4 @@
-"""`paceline recommend`: which drafter and settings to use here, found in a few minutes."""
+"""`paceline recommend`: find the drafter and settings to use here, in a few minutes."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ MaxTokens = Annotated[
         metavar="N",
         min=1,
         rich_help_panel="Length",
-        help="The longest answer, in tokens: about as long as yours will be.",
+        help="The maximum length of an answer, in tokens: about as long as yours will be.",
     ),
 ]
 
@@ -98,9 +98,9 @@ def recommend(
 ) -> None:
     """Find the drafter and the settings to use on this machine for your prompts.
 
-    Every method that the model allows is tried, and time goes to those that may be the fastest.
-    What the best one gains is measured on other prompts, and its settings are written to a file.
-    Ctrl-C keeps what was found.
+    Every method that the model allows is tried, and most time is spent on those that may be the
+    fastest. The gain of the best one is measured on other prompts, and its settings are written to
+    a file. Ctrl-C keeps what was found.
     """
     bench.require_extra(plots=html is not None)
     outputs = Outputs({"--output": output, "--html": html, "--markdown": markdown})
@@ -169,7 +169,7 @@ def recommend(
 
 
 def _refuse_to_replace(file: Path) -> None:
-    """Settings may be replaced by newer ones; another file may not."""
+    """Only a settings file may be overwritten, no other file."""
     if not file.exists():
         return
     from paceline.generate.settings import read_settings
@@ -178,18 +178,18 @@ def _refuse_to_replace(file: Path) -> None:
         read_settings(file)
     except PacelineError as error:
         raise InvalidInput(
-            f"--output: {file} is there and holds no settings; remove it, or name another file"
+            f"--output: {file} exists and does not hold settings; remove it, or name another file"
         ) from error
 
 
 def _refused(
     setting: Setting, methods: Sequence[Method], items: Sequence[Item]
 ) -> Mapping[str, str]:
-    """Methods that this model does not allow, by name, and why.
+    """The methods that this model does not allow, by name, with the reasons.
 
     Raises:
-        InvalidInput: a prompt that cannot be answered, or a draft model that does not fit: the
-            user asked for these.
+        InvalidInput: a prompt cannot be answered, or a draft model does not fit, since the user
+            asked for these.
     """
     from paceline.workbench.bench.schedule import Step
 

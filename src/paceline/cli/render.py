@@ -1,4 +1,4 @@
-"""How an answer looks on a terminal: pure functions of what the Python API returns."""
+"""How an answer is shown on a terminal: pure functions of the results of the Python API."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Generation(Protocol):
 
 
 def answer_text(pieces: Iterable[Piece]) -> Text:
-    """The text of an answer, accepted draft tokens coloured.
+    """The text of an answer, with accepted draft tokens coloured.
 
     >>> from types import SimpleNamespace as Piece
     >>> answer_text([Piece(text="a", drafted=False), Piece(text=" b", drafted=True)]).markup
@@ -67,7 +67,7 @@ def answer_text(pieces: Iterable[Piece]) -> Text:
 
 
 def speed(generation: Generation) -> str:
-    """How many tokens came, and how fast."""
+    """The number of tokens, and the speed."""
     count = len(generation.token_ids)
     rate = generation.tokens_per_second
     took = f" in {generation.decode_seconds:.2f} s" if rate is not None else ""
@@ -76,7 +76,7 @@ def speed(generation: Generation) -> str:
 
 
 def acceptance(spec: dict[str, Any]) -> str:
-    """What became of the drafts, in words."""
+    """The outcome of the drafts, in words."""
     drafter, rate = spec["drafter"], spec["draft_acceptance_rate"]
     if rate is None:
         return f"nothing was drafted ({drafter})"
@@ -99,9 +99,9 @@ def summary(generation: Generation, *, legend: bool) -> Text:
         text.append(f"; draft: {draft}")
     if not generation.spec["exact"]:
         rule = generation.spec["verifier"]
-        text.append(f"; not exact: the rule {rule} changes what the target would say")
+        text.append(f"; not exact: the rule {rule} changes the output distribution")
     if generation.finish_reason == "length":
-        text.append("; cut off at the limit of tokens")
+        text.append("; cut off at the token limit")
     if legend and generation.spec["num_accepted_tokens"]:
         text.append("; ")
         text.append("accepted draft tokens look like this", style=f"not dim {ACCEPTED}")

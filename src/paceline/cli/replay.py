@@ -39,7 +39,7 @@ TextBy = Annotated[
         "--text-by",
         metavar="target|others",
         rich_help_panel="Records",
-        help="Who wrote the answers: this model, under these sampling options; or anybody. The "
+        help="Who wrote the answers: this model, with these sampling options, or anyone else. The "
         "model's own greedy text is replayed without running the model.",
     ),
 ]
@@ -58,7 +58,7 @@ Timed = Annotated[
         "--timed/--untimed",
         metavar="",
         rich_help_panel="Run",
-        help="Load the target and time it, to predict the speed-up; or leave that out.",
+        help="Whether to load the target and time it, to predict the speed-up.",
     ),
 ]
 
@@ -89,7 +89,7 @@ def replay(
     markdown: bench_options.Markdown = None,
     html: bench_options.Html = None,
 ) -> None:
-    """Find the acceptance of drafters on recorded text, and the speed that it would give."""
+    """Measure the acceptance of drafters on recorded text, and predict the speed-up."""
     if timed or html is not None:
         bench.require_extra(plots=html is not None)
     outputs = Outputs({"--html": html, "--markdown": markdown})
@@ -139,7 +139,7 @@ def replay(
         items, tokenizer, chat=chat, vocab_size=info.vocab_size, max_length=info.max_length
     )
     if num_cut:
-        terminal.note(f"{num_cut} texts were cut at the context of {info.max_length} tokens")
+        terminal.note(f"{num_cut} texts were truncated to the context of {info.max_length} tokens")
     about: dict[str, Any] = {
         "model": model,
         "records": records,
@@ -164,7 +164,7 @@ def replay(
 
 
 def _refuse(method: Method) -> None:
-    """Refuse what a recorded text says nothing about."""
+    """Refuse what a recorded text cannot answer."""
     if method.num_draft_tokens == "auto":
         raise InvalidInput(
             f"--method {method.name}: k=auto depends on the time of each round, which a recorded "
@@ -172,7 +172,7 @@ def _refuse(method: Method) -> None:
         )
     if method.verify not in (None, "token"):
         raise InvalidInput(
-            f"--method {method.name}: a replay follows the rule 'token'; leave verify out, or use "
+            f"--method {method.name}: a replay uses the rule 'token'; leave verify out, or use "
             "`paceline bench`"
         )
 

@@ -1,7 +1,7 @@
-"""What the commands print with: consoles, JSON, notes, progress.
+"""How the commands print: consoles, JSON, notes, progress.
 
 Answers go to standard output; everything else (progress, notes, errors, summaries) goes to
-standard error, so that a pipe receives the answer alone.
+standard error, so that a pipe receives only the answer.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _CONTROLS = dict.fromkeys({*range(0x20), *range(0x7F, 0xA0)} - {ord("\n"), ord("
 
 
 def out() -> Console:
-    """Standard output. Made anew at each call, since the stream may have been replaced."""
+    """Standard output. Created at each call, since the stream may have been replaced."""
     return Console(highlight=False, markup=False, emoji=False)
 
 
@@ -45,12 +45,12 @@ def err() -> Console:
 
 
 def has_colour(console: Console) -> bool:
-    """Whether colours reach the reader: on a terminal that has them, and NO_COLOR is not set."""
+    """Whether to use colours: on a terminal that has them, if NO_COLOR is not set."""
     return console.is_terminal and console.color_system is not None and not console.no_color
 
 
 def printable(text: str) -> str:
-    """The text without control characters, which could command the terminal.
+    """The text without control characters, which could control the terminal.
 
     Tabs and line ends stay.
 
@@ -77,7 +77,7 @@ def note(message: str) -> None:
 
 
 def quantity(size_bytes: int) -> str:
-    """A size in decimal units, as download pages give it.
+    """A size in decimal units, as on download pages.
 
     >>> quantity(98_362_432), quantity(1_117_320_768), quantity(24_500)
     ('98 MB', '1.1 GB', '24 kB')
@@ -111,7 +111,7 @@ def library_notes() -> Iterator[None]:
 
 @contextmanager
 def transformers_is_quiet() -> Iterator[None]:
-    """Keep the bars and the advice of transformers off the screen while a model loads."""
+    """Suppress the progress bars and warnings of transformers while a model loads."""
     from transformers.utils import logging as theirs
 
     verbosity, bars = theirs.get_verbosity(), theirs.is_progress_bar_enabled()
@@ -127,10 +127,10 @@ def transformers_is_quiet() -> Iterator[None]:
 
 @contextmanager
 def progress(about: str) -> Iterator[Tell]:
-    """A teller for slow steps: a bar on a terminal, elsewhere one line for each new step.
+    """A progress reporter for slow steps: a bar on a terminal, elsewhere a line per new step.
 
     Args:
-        about: what is going on when no step is told; shown on a terminal alone.
+        about: what is going on while no step is reported; shown only on a terminal.
     """
     console = err()
     if not console.is_terminal:
@@ -149,7 +149,7 @@ def progress(about: str) -> Iterator[Tell]:
 
 
 class _Lines:
-    """Tells each new step in a line."""
+    """Reports each new step in a line."""
 
     def __init__(self) -> None:
         self._told: str | None = None
@@ -162,7 +162,7 @@ class _Lines:
 
 
 class _Bar:
-    """Draws the step that is being taken, while it lasts."""
+    """Draws the current step while it lasts."""
 
     def __init__(self, bar: Progress) -> None:
         self._bar = bar

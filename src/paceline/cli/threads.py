@@ -1,10 +1,10 @@
-"""How the threads of a matrix product wait for one another, on a machine that others use too.
+"""How the threads of a matrix product wait for each other on a shared machine.
 
 A thread that has done its share of a product spins until the others have done theirs. If one of
-them has lost its core to another process, the rest burn theirs for nothing: measured on two cores
-beside one other busy process, SmolLM2 came at less than 1 token a second rather than 22. Threads
-that sleep while they wait cost a third of the speed where the machine is quiet (35 rather than 55
-tokens a second), so they do so only where it is not.
+them has lost its core to another process, the others waste theirs: on two cores with one other busy
+process, SmolLM2 reached less than 1 token per second instead of 22. Threads that sleep while they
+wait cost a third of the speed on an idle machine (35 instead of 55 tokens per second), so they
+sleep only on a busy one.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ _LOOKS, _PAUSE_S = 9, 0.02
 
 
 def give_way_where_busy() -> bool:
-    """Let waiting threads sleep if other processes want the cores; call it before torch comes.
+    """Let waiting threads sleep if other processes use the cores; call it before importing torch.
 
-    OpenMP reads the policy once, when torch loads it. A policy that the user has set stays.
+    OpenMP reads the policy once, when torch loads it. A policy that the user has set is kept.
 
     Returns:
-        Whether they will.
+        Whether they will sleep.
     """
     if POLICY in os.environ or "torch" in sys.modules or not is_busy():
         return False
@@ -36,24 +36,24 @@ def give_way_where_busy() -> bool:
 
 
 def is_busy() -> bool:
-    """Whether others leave less than half of the cores free, in the last minute and now.
+    """Whether others leave less than half of the cores free, over the last minute and now.
 
-    A command that begins where another one ended finds a load that is gone.
+    Right after another command has ended, the load average is still high.
     """
     try:
         load, cores = os.getloadavg()[0], len(os.sched_getaffinity(0))
     except (AttributeError, OSError):
-        return False  # this system does not tell
+        return False  # this system does not provide it
     if load <= cores / 2:
         return False
     try:
         return statistics.median(_others_that_run() for _ in range(_LOOKS)) >= cores / 2
     except (OSError, ValueError, IndexError):
-        return True  # the load is all that this system tells
+        return True  # the load average is all that this system provides
 
 
 def _others_that_run() -> int:
-    """Threads that want a core at this moment, but for the one that asks."""
+    """The number of runnable threads at this moment, without the calling one."""
     time.sleep(_PAUSE_S)
     running, _, _ = LOAD.read_text().split()[3].partition("/")
     return int(running) - 1
