@@ -268,5 +268,6 @@ def test_where_a_pass_becomes_dearer_all_at_once_it_helps_to_know(rate: float) -
     known = AutoController(row_costs={1: 1.0, 6: 1.0, 7: 1.33, 16: 1.33})
     found = speed(known, blind(rate), costs)
     assert found > 0.97 * best_fixed(blind(rate), costs)
-    # At .9 the longest draft is the best one, so that a step makes no difference.
-    assert rate == 0.9 or found > speed(AutoController(), blind(rate), costs)
+    # At .9 both go far beyond the step, and knowing it makes a difference of noise alone.
+    unknown = speed(AutoController(), blind(rate), costs)
+    assert found > (0.98 if rate == 0.9 else 1.0) * unknown

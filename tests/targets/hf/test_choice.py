@@ -66,6 +66,18 @@ def test_the_weights_are_the_models_own(family: str, tied: bool) -> None:
     assert_right(model)
 
 
+@pytest.mark.parametrize("family", LEAN)
+def test_hooks_that_transformers_leaves_behind_change_nothing(family: str) -> None:
+    """It puts them on the layers when hidden states are asked for, and never takes them off."""
+    model = build(family)
+    before = fingerprint(model)
+    model(torch.tensor([[3, 4]]), output_hidden_states=True)
+    assert any(module._forward_hooks for module in model.modules())
+    assert fingerprint(model) == before
+    assert isinstance(decoder_of(model), DenseDecoder)
+    assert_right(model)
+
+
 def _scale(model: Any) -> None:
     model.model.layers[0].self_attn.scaling *= 2
 

@@ -87,13 +87,26 @@ def foreign_code(model: nn.Module) -> str | None:
         where = repr(name) if name else "the model"
         if is_patched(module):
             return f"the forward of {where} was replaced"
-        if module._forward_hooks or module._forward_pre_hooks:
+        if _has_hooks(module):
             return f"{where} has a forward hook"
     return None
 
 
+def _has_hooks(module: nn.Module) -> bool:
+    """Whether a module has hooks of others than transformers.
+
+    Once a model was called with `output_hidden_states` or `output_attentions`, transformers leaves
+    hooks on it that do nothing in other calls.
+    """
+    silent = "transformers.utils.output_capturing"
+    hooks = module._forward_hooks.values()
+    return bool(module._forward_pre_hooks) or any(
+        not isinstance(hook, FunctionType) or hook.__module__ != silent for hook in hooks
+    )
+
+
 def _of_module(name: str, module: nn.Module) -> Hashable:
-    if is_patched(module) or module._forward_hooks or module._forward_pre_hooks:
+    if is_patched(module) or _has_hooks(module):
         raise _Opaque
     scratch = module._non_persistent_buffers_set
     tensors = (
