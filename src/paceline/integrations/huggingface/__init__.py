@@ -1,4 +1,4 @@
-"""The Hugging Face door: `model.generate(..., custom_generate=paceline.speculate(...))`."""
+"""The Hugging Face interface: `model.generate(..., custom_generate=paceline.speculate(...))`."""
 
 from __future__ import annotations
 
@@ -69,10 +69,10 @@ log = logging.getLogger("paceline")
 
 @dataclass
 class SpeculativeOutput(GenerateDecoderOnlyOutput):
-    """What `generate` returns with `return_dict_in_generate=True`, and what speculation did.
+    """The output of `generate` with `return_dict_in_generate=True`, plus speculation metrics.
 
-    Where a row of a batch has ended before others, `scores` and `logits` say that the padding
-    token is certain.
+    If a row of a batch has ended before others, its `scores` and `logits` make the padding token
+    certain.
 
     Args:
         spec: the drafter, the rule and what it promises, as in `results.Generation.spec`, and
@@ -105,9 +105,9 @@ def speculate(
     """Make a `custom_generate` for `model.generate` that decodes speculatively.
 
     The generation config, logits processors and stopping criteria of the call are honoured, and
-    the result is what `generate` returns: greedily the same tokens, in sampling tokens of the same
-    law. What cannot be honoured raises. Nothing is kept between calls, so one object serves any
-    number of them.
+    the result is what `generate` returns: with greedy decoding the same tokens, with sampling
+    tokens from the same distribution. What cannot be honoured raises. Nothing is kept between
+    calls, so one object serves any number of them.
 
     Args:
         drafter: a registered name, or a drafter. By default "ngram", or with a draft model the tree
@@ -119,29 +119,29 @@ def speculate(
             drafts as far as it pays, or with a number of draft tokens "fixed".
         controller_options: settings of a controller given by name.
         draft_model: for drafters that need one: a model of `transformers`, one from
-            `paceline.load`, or the name or path of one, which each call of `speculate` loads anew,
-            onto the CPU and as cheap as pays there; with the tokenizer of the target. For the
-            drafter "universal" it may have another: of a model of `transformers` give that as the
-            option `draft_tokenizer`.
+            `paceline.load`, or the name or path of one, which each call of `speculate` loads again,
+            onto the CPU, in the cheapest form that pays there; with the tokenizer of the target.
+            For the drafter "universal" it may have another: of a model of `transformers` give that
+            as the option `draft_tokenizer`.
         draft_storage, draft_head_tokens: how a draft model given by name or path is loaded instead;
             see `paceline.generate.api.load_draft`.
-        settings: a file that `paceline recommend` wrote, or what is in one: how to draft, in place
-            of the options that say it one by one.
-        verify: a registered rule, or a rule; None is the one that suits the drafter. Where draft
-            lengths follow the clock, as with "auto", and the call samples, it is "coupling", so
+        settings: a file that `paceline recommend` wrote, or its contents: how to draft, instead of
+            the individual options.
+        verify: a registered rule, or a rule; None means the one that suits the drafter. If draft
+            lengths depend on timings, as with "auto", and the call samples, it is "coupling", so
             that the same seed gives the same text.
         verify_options: settings of a rule given by name.
-        tokenizer: of the target, for `stop_strings`, for "universal", for references that are
-            text, and to compare with that of a draft model from `paceline.load`.
-        stop_strings: as for `generate`, which may be given them just as well.
-        streamer: as for `generate`, which may be given it just as well.
+        tokenizer: the target's, for `stop_strings`, for "universal", for references that are text,
+            and to compare with that of a draft model from `paceline.load`.
+        stop_strings: as for `generate`; you may pass them there instead.
+        streamer: as for `generate`; you may pass it there instead.
         seed: the same seed gives the same samples. None takes one from torch's generator, so that
             `torch.manual_seed` and `transformers.set_seed` work as usual.
         on_event: called with each event of the engine (`paceline.core.events`).
         options: settings of a drafter given by name, such as `max_ngram`.
 
     Raises:
-        InvalidInput: an option that cannot be used.
+        InvalidInput: an option is invalid.
 
     Example:
         >>> from transformers import LlamaConfig, LlamaForCausalLM
@@ -184,7 +184,7 @@ def speculate(
             **found.pop("drafter_options", {}),
             **found,
         )
-    # What is wrong here is reported before a draft model is loaded, which takes seconds.
+    # Errors here are reported before a draft model is loaded, which takes seconds.
     rule = named_rule(verify, verify_options)
     make_controller(controller, num_draft_tokens, controller_options)
     strings = _stop_strings(stop_strings, tokenizer)
@@ -259,16 +259,16 @@ class Speculation:
         stop_strings: str | Sequence[str] | None = None,
         **model_kwargs: Any,
     ) -> SpeculativeOutput | Tensor:
-        """Decode; `generate` calls this in place of its own loop.
+        """Decode; `generate` calls this instead of its own loop.
 
         Args:
             model: the target.
             input_ids: the prompts `[B, n]`, padded on the left.
             logits_processor, stopping_criteria, generation_config: as `generate` prepared them.
             synced_gpus, streamer: as for `generate`'s own loop.
-            stop_strings: those given to `generate`, which hands them on because they are named
-                here; beside those of `speculate`.
-            model_kwargs: what goes to the model: attention mask, positions, cache.
+            stop_strings: those given to `generate`, which passes them on because they are named
+                here; in addition to those of `speculate`.
+            model_kwargs: the arguments for the model: attention mask, positions, cache.
 
         Returns:
             The sequences `[B, n + longest answer]`, or a `SpeculativeOutput`.
@@ -313,7 +313,7 @@ class Speculation:
             )
             for number, of_row in enumerate(columns)
         ]
-        # As in `generate`, the first token comes whatever the criteria say.
+        # As in `generate`, the first token is emitted whatever the criteria say.
         longest = criteria.max_length
         max_tokens = None if longest is None else max(1, longest - input_ids.shape[1])
         prefill_rows = config.prefill_chunk_size or PREFILL_ROWS
@@ -381,8 +381,8 @@ class Speculation:
         )
 
     def _drafter_of_now(self, target: TargetInfo) -> Drafter:
-        """The drafter with the draft model as it is: it may have got an adapter, say, or moved."""
-        # A tree that nobody asked for gives way where the target takes none.
+        """The drafter with the draft model in its current state (adapters, device)."""
+        # A default tree is replaced by a chain if the target takes no trees.
         takes = self.drafter.needs <= target.gives
         return self._with_model_of_now(self.drafter if takes else self.chain_drafter, target)
 
@@ -415,7 +415,7 @@ def _stop_strings(given: Any, tokenizer: Any) -> tuple[str, ...]:
     strings = tuple(() if given is None else texts("stop_strings", given))
     if strings and tokenizer is None:
         raise InvalidInput(
-            "stop_strings needs the tokenizer, and generate does not hand its own on to a "
+            "stop_strings needs the tokenizer, and generate does not pass its own to a "
             "custom_generate; pass it to speculate(tokenizer=...)"
         )
     return strings

@@ -1,4 +1,4 @@
-"""What came out of a call: a fold over the engine's events, by row and by column."""
+"""The results of a call: a fold over the engine's events, by row and by column."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ log = logging.getLogger("paceline")
 
 
 class Answers:
-    """The answers of all rows so far, handed to a streamer column by column.
+    """The answers of all rows so far, passed to a streamer column by column.
 
     Args:
         ids: the padded prompts `[B, n]`.
-        pad: fills the rows that end before others; None where there is but one row.
+        pad: fills the rows that end before others; None if there is only one row.
         streamer: takes `put` for the prompts, for each column of tokens `[B]`, and then `end`.
     """
 
@@ -63,7 +63,7 @@ class Answers:
         )
 
     def warn_of_context(self, info: TargetInfo, max_tokens: int | None) -> None:
-        """Say so where the context ended an answer before it was as long as was asked for."""
+        """Warn if the context ended an answer before the requested length."""
         short = [
             len(row)
             for row, reason in zip(self.tokens, self.reasons, strict=True)
@@ -82,7 +82,7 @@ class Answers:
         return torch.tensor(tokens, dtype=self._ids.dtype)
 
     def _stream(self) -> None:
-        """Hand over the columns that are complete: every row has its token or has ended."""
+        """Pass on the complete columns: every row has its token or has ended."""
         lengths = [len(row) for row in self.tokens]
         going = [n for n, reason in zip(lengths, self.reasons, strict=True) if reason is None]
         complete = min(going, default=max(lengths))

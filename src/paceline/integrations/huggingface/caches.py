@@ -1,4 +1,4 @@
-"""From a cache of transformers into a slot of ours, and back."""
+"""From a transformers cache into a slot, and back."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from paceline.targets.state.kv import KeyValueCache, keys_and_values
 def visible_cache(
     config: GenerationConfig, inputs: Mapping[str, Any], num_rows: int
 ) -> Cache | None:
-    """The cache that somebody will see afterwards, None where nobody will.
+    """The cache that the caller will see afterwards; None if there is none.
 
-    That is the user's own, or the one that `generate` made where a dict is to be returned.
+    That is the user's own, or the one that `generate` created if a dict is returned.
 
     Raises:
-        InvalidInput: it holds another number of sequences.
+        InvalidInput: it holds a different number of sequences.
     """
     cache: Cache | None = inputs.get("cache")
     users = getattr(cache, "_is_user_defined", False)
@@ -53,9 +53,9 @@ def open_slot(
     max_tokens: int | None,
     stack: ExitStack,
 ) -> Slot | None:
-    """A slot that outlives the engine's run, with what `cache` holds of the row; see `adopt`.
+    """A slot that outlives the engine's run, filled from the row of `cache`; see `adopt`.
 
-    None, so that the engine opens its own, without a cache. `stack` closes it.
+    Without a cache it is None, so that the engine opens its own. `stack` closes it.
     """
     if cache is None:
         return None
@@ -71,13 +71,13 @@ def open_slot(
 
 
 def adopt(target: CachedTarget, slot: Slot, cache: Cache, number: int, row: Row) -> None:
-    """Copy what a cache holds of a row's prompt into a fresh slot; the cache is not changed.
+    """Copy a row's prompt from a cache into a new slot; the cache is not changed.
 
     It is compared with what the model computes: the keys and values of the first layer for every
-    token, which depend on nothing but the token and its place, and those of all layers for the last
-    one. This finds the cache of another text or model, or one that is laid out in another way.
-    Layers that keep less than the whole sequence, or in another form, are not read; then the engine
-    computes the prompt.
+    token, which depend only on the token and its position, and those of all layers for the last
+    one. This detects the cache of another text or model, or one with another layout. Layers that
+    keep less than the whole sequence, or in another form, are not read; the engine then computes
+    the prompt.
 
     Args:
         target, slot: the slot is empty.
@@ -91,7 +91,7 @@ def adopt(target: CachedTarget, slot: Slot, cache: Cache, number: int, row: Row)
     if length > width:
         raise InvalidInput(
             f"the cache holds {length} tokens and input_ids {width}; input_ids must be the whole "
-            "sequence, the tokens that are in the cache included"
+            "sequence, including the tokens that are in the cache"
         )
     columns = [column for column in row.columns[:-1] if column < length]
     known = len(columns)
@@ -142,7 +142,7 @@ class _FirstLayer(KeyValueCache):
 
 
 def _first_layer(target: CachedTarget, tokens: Sequence[int]) -> tuple[Tensor, Tensor]:
-    """What the first layer keeps of the tokens, `[heads, n or more, head_dim]` each."""
+    """The first layer's keys and values of the tokens, `[heads, n or more, head_dim]` each."""
     cache, device = _FirstLayer(len(tokens)), target.decoder.device
     for start in range(0, len(tokens), target.prefill_rows):
         chunk = torch.tensor(tokens[start : start + target.prefill_rows], device=device)
@@ -158,7 +158,7 @@ def _first_layer(target: CachedTarget, tokens: Sequence[int]) -> tuple[Tensor, T
 
 
 def _close(ours: Tensor, theirs: Tensor) -> bool:
-    """Equal but for the rounding of passes of other shapes, which adds up over the layers."""
+    """Equal up to the rounding of passes of different shapes, which accumulates over the layers."""
     scale = theirs.abs().amax().clamp_min(torch.finfo(theirs.dtype).tiny)
     return bool((ours - theirs).abs().amax() <= TOLERANCE[theirs.dtype] * scale)
 
@@ -170,24 +170,24 @@ def extend(
     rows: Sequence[Row],
     answers: Sequence[Sequence[int]],
 ) -> bool:
-    """Append to a cache of transformers what the slots hold beyond it.
+    """Append to a transformers cache what the slots hold beyond it.
 
-    Afterwards it has all columns of the padded sequences but the last, as behind `generate`;
+    Afterwards it has all columns of the padded sequences except the last, as after `generate`;
     padding is zeros.
 
     Args:
-        cache: what `generate` made, or the user passed.
+        cache: the cache that `generate` created, or that the user passed.
         target, slots: one slot a row.
         rows, answers: the rows of the batch, and what they answered.
 
     Returns:
-        Whether it could be done: the layers of the cache must be those of the model.
+        Whether this was possible: the layers of the cache must be those of the model.
     """
     prompt_end = rows[0].columns[-1] + 1
     end = prompt_end + max(len(answer) for answer in answers) - 1
     columns = []
     for slot, row, answer in zip(slots, rows, answers, strict=True):
-        # The last token of a row that ended early does not stand in the last column.
+        # The last token of a row that ended early is not in the last column.
         missing = (
             [*row.prompt, *answer][target.length(slot) :] if prompt_end + len(answer) <= end else []
         )
@@ -219,7 +219,7 @@ def _spread(stored: Tensor, columns: Sequence[int], start: int, end: int) -> Ten
 
     Args:
         stored: the row without its padding.
-        columns: where each of its first tokens goes, in rising order.
+        columns: where each of its first tokens goes, in ascending order.
     """
     heads, _, head_dim = stored.shape
     spread = stored.new_zeros(heads, end - start, head_dim)

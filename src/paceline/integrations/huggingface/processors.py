@@ -19,9 +19,9 @@ from paceline.errors import InvalidInput
 def split_warpers(processors: LogitsProcessorList) -> tuple[LogitsProcessorList, SamplingParams]:
     """The processors up to temperature and truncation, and these as sampling options.
 
-    The law is the same, but ours does not sort the vocabulary: over 150,000 tokens the library's
-    top-p takes longer than a pass of a small model. What stands in another order, or has settings
-    of its own, stays a processor.
+    The distribution is the same, but our version does not sort the vocabulary: over 150,000 tokens
+    the library's top-p takes longer than a pass of a small model. Processors in another order, or
+    with settings of their own, stay processors.
 
     Args:
         processors: those of a call that samples.
@@ -39,7 +39,7 @@ _WARPERS = (
     (library.TopKLogitsWarper, "top_k"),
     (library.TemperatureLogitsWarper, "temperature"),
 )
-"""From the last to the first, and the setting that makes each."""
+"""From the last to the first, with the setting that creates each."""
 
 
 def _is_plain(warper: Any) -> bool:
@@ -52,7 +52,7 @@ def _is_plain(warper: Any) -> bool:
 
 
 def pure_ones(processors: LogitsProcessorList) -> LogitsProcessorList:
-    """Those that are functions of the text and the logits alone, and so may see drafts."""
+    """Those that are functions of only the text and the logits, so they may see drafts."""
     return LogitsProcessorList(p for p in processors if type(p) in _PURE)
 
 
@@ -61,9 +61,9 @@ def processors_of_row(
 ) -> LogitsProcessorList:
     """The processors for one row of a batch, which they see as a batch of one.
 
-    What the library's own processors know of each row is cut out for this row. Others may keep a
-    state, as grammars do: the first row has the object itself, and every other row a copy of its
-    own. Functions are shared.
+    The per-row data of the library's own processors is cut out for this row. Others may keep state,
+    as grammars do: the first row has the object itself, and every other row a copy of its own.
+    Functions are shared.
 
     Args:
         processors: those of the whole batch.
@@ -71,7 +71,7 @@ def processors_of_row(
         rows_per_prompt: `num_return_sequences`.
 
     Raises:
-        InvalidInput: a processor that works on the whole batch alone.
+        InvalidInput: a processor only works on the whole batch.
     """
     if num_rows == 1:
         return processors
@@ -89,10 +89,10 @@ def _of_row(processor: Any, row: int, prompt: int) -> Any:
 
 
 def copied(processor: Any) -> Any:
-    """A copy with a state of its own. What cannot be copied inside it is shared, as it is constant.
+    """A copy with a state of its own. Parts that cannot be copied are shared, as they are constant.
 
-    Compiled grammars, for one, are handles of another language: they do not change, and the state
-    beside them is in lists and numbers.
+    Compiled grammars, for example, are handles of another language: they do not change, and the
+    state next to them is in lists and numbers.
     """
     try:
         return copy.deepcopy(processor)
@@ -186,4 +186,4 @@ _PURE = frozenset(
         library.WatermarkLogitsProcessor,
     }
 )
-"""Functions of the text and the logits alone. `prefix_allowed_tokens_fn` is the user's code."""
+"""Functions of only the text and the logits. `prefix_allowed_tokens_fn` is the user's code."""

@@ -1,4 +1,4 @@
-"""What of a call to `generate` cannot be served; said before anything is decoded."""
+"""What a call to `generate` may not ask for; refused before anything is decoded."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ _DROPPED = {
 
 
 def refuse_dropped(given: Mapping[str, Any]) -> None:
-    """Refuse what `generate` was given and does not hand on to a `custom_generate`.
+    """Refuse arguments of `generate` that it does not pass to a `custom_generate`.
 
     Args:
         given: see `arguments_of_generate`.
@@ -54,7 +54,7 @@ def refuse_dropped(given: Mapping[str, Any]) -> None:
     for name, advice in _DROPPED.items():
         if given.get(name) is not None:
             raise InvalidInput(
-                f"generate does not hand {name} on to a custom_generate; {advice} instead"
+                f"generate does not pass {name} to a custom_generate; {advice} instead"
             )
 
 
@@ -62,10 +62,10 @@ def arguments_of_generate(frame: FrameType | None) -> Mapping[str, Any]:
     """The local variables of `generate`, if that is what called the function of `frame`; else none.
 
     `generate` keeps a streamer and an assistant model to itself when it is given a
-    `custom_generate`: it hands on the arguments that its own loop does not take, and these it does.
-    A streamer that never hears of the end can block its reader for good, and a draft model that is
-    dropped without a word is a setting ignored, so this looks where they are. Nothing else in
-    Paceline looks at frames.
+    `custom_generate`: it passes on only the arguments that its own loop does not take, and it takes
+    these. A streamer that is never told of the end can block its reader forever, and a draft model
+    that is silently dropped is an ignored setting, so this looks for them. Nothing else in Paceline
+    looks at frames.
     """
     caller = None if frame is None else frame.f_back
     if caller is None or caller.f_code is not inspect.unwrap(GenerationMixin.generate).__code__:
@@ -74,10 +74,10 @@ def arguments_of_generate(frame: FrameType | None) -> Mapping[str, Any]:
 
 
 def refuse_changed_inputs(model: Any, ids: Tensor, mask: Tensor | None) -> None:
-    """Refuse a model whose inputs are changed on their way, which speculation would not see.
+    """Refuse a model whose inputs are changed on the way, which speculation would not see.
 
-    What wraps a model, as `peft` does for prompt tuning, may put its own function in the place of
-    the one that prepares the inputs. It has to prepare what that one prepares.
+    A wrapper of a model, such as `peft` for prompt tuning, may replace the function that prepares
+    the inputs. Its result must be the same as the original's.
 
     Args:
         model: the target.
@@ -116,7 +116,7 @@ def refuse_unsupported(
     Args:
         config: as `generate` prepared it.
         inputs: the keyword arguments for the model.
-        synced_gpus: the model is spread over processes.
+        synced_gpus: whether the model is spread over processes.
     """
     mode = config.get_generation_mode()
     if mode not in _SERVED_MODES:
@@ -153,7 +153,7 @@ def refuse_unsupported(
             "onto the devices of one process"
         )
     for name, value in inputs.items():
-        # `generate` hands on the outputs of an encoder for images, and none where there are none.
+        # `generate` passes on the outputs of an image encoder, or None.
         is_empty = value is None or (isinstance(value, Mapping) and not value)
         if name not in _SERVED_INPUTS and not is_empty:
             raise InvalidInput(
@@ -165,16 +165,16 @@ def refuse_unsupported(
 def real_columns(
     ids: Tensor, mask: Tensor | None, positions: Tensor | None, mask_length: int | None = None
 ) -> list[Tensor]:
-    """Where each row of `ids` `[B, n]` has its tokens; the other columns are padding.
+    """The columns of `ids` `[B, n]` with each row's tokens; the other columns are padding.
 
     Args:
         ids: the prompts.
-        mask: `[B, n]`, 0 where there is padding, on the left or in between; None is none at all.
+        mask: `[B, n]`, 0 where there is padding, on the left or in between; None means no padding.
         positions: `[B, n]` or `[1, n]`, the position ids of the call.
-        mask_length: the length of a mask that was dropped since it hid nothing.
+        mask_length: the length of a mask that was dropped because it hid nothing.
 
     Raises:
-        InvalidInput: a row without tokens, padding on the right, or positions that do not count
+        InvalidInput: a row has no tokens, there is padding on the right, or positions do not count
             the tokens.
     """
     num_rows, length = ids.shape
@@ -189,11 +189,11 @@ def real_columns(
         if not real[row].any():
             raise InvalidInput(
                 f"row {row} of attention_mask is all padding; give every prompt at least one "
-                "token (a start token, say)"
+                "token (a start token, for example)"
             )
         if not real[row, -1]:
             raise InvalidInput(
-                f"row {row} of attention_mask ends with padding; the answer would begin behind it. "
+                f"row {row} of attention_mask ends with padding; the answer would begin after it. "
                 "Pad on the left: tokenizer.padding_side = 'left'"
             )
     if positions is not None:
@@ -207,7 +207,7 @@ def real_columns(
 
 
 def pad_token(config: GenerationConfig, num_rows: int) -> int | None:
-    """The token that fills rows which end before others.
+    """The token that fills rows that end before others.
 
     Raises:
         InvalidInput: there are several rows and no such token.

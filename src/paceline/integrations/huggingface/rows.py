@@ -18,20 +18,20 @@ from paceline.sampling.warp import truncate
 class Row:
     """A row's own sequence, without padding for the engine and with it for transformers.
 
-    `process`, `guide` and `stop` are the engine's processor, draft processor and stop rule. Under
-    a rule that walks (see `math.warp.SamplingWarp`) they call in the order of `generate`: the
-    processors once for each token, and then the stopping criteria, once too. No processor is
-    called behind the end of the answer.
+    `process`, `guide` and `stop` are the engine's processor, draft processor and stop rule. Under a
+    rule that walks (see `sampling.warp.SamplingWarp`) they call in the order of `generate`: for
+    each token the processors once, and then the stopping criteria once. No processor is called
+    after the end of the answer.
 
     Args:
         ids: the padded prompt `[n]`, where the processors want their tensors.
         columns: where its tokens are; the others are padding.
         processors: the row's own, see `processors_of_row`.
-        params: what is left to the engine of them, see `split_warpers`.
+        params: what is left of them to the engine, see `split_warpers`.
         criteria: what ends the row.
         number, num_rows: which row of how many.
-        keep_scores: hand the criteria the processed scores, as `generate` does where they are
-            asked for.
+        keep_scores: pass the processed scores to the criteria, as `generate` does if they are
+            requested.
     """
 
     def __init__(
@@ -56,9 +56,9 @@ class Row:
         self._scores: dict[int, Tensor] | None = {} if keep_scores else None
 
     def process(self, tokens: Sequence[int], logits: Tensor) -> Tensor:
-        """The scores behind `tokens` that the engine's options are for, float32."""
+        """The scores after `tokens` to which the engine's options apply, float32."""
         if self._end(tokens) is not None:
-            return logits  # of a token behind the end, which will not come out
+            return logits  # for a token after the end, which will not be emitted
         scores = _call(self._processors, self._padded(tokens), logits, self._place)
         if self._scores is not None:
             done = scores if self._params.is_greedy else truncate(scores, self._params)
@@ -66,15 +66,15 @@ class Row:
         return scores[0].to(logits.device)
 
     def guide(self, tokens: Sequence[int], logits: Tensor) -> Tensor:
-        """The same for draft logits, by those processors alone that are functions of the text.
+        """The same for draft logits, only by the processors that are functions of the text.
 
-        Others may count their calls or keep a state, and a draft is not the text.
+        Others may count their calls or keep state, and a draft is not the text.
         """
         scores = _call(self._pure, self._padded(tokens), logits, self._place)
         return scores[0].to(logits.device)
 
     def stop(self, answer: Sequence[int], above: int) -> int | None:
-        """See `engine.StopRule`. What it keeps of `answer` is final."""
+        """See `engine.StopRule`. The part of `answer` that it keeps is final."""
         tokens = (*self.prompt, *answer)
         end = self._end(tokens)
         self._final = self._padded(tokens[:end])[0]
@@ -83,7 +83,7 @@ class Row:
         return None if end is None else end - len(self.prompt)
 
     def _end(self, tokens: Sequence[int]) -> int | None:
-        """The length at which the criteria end `tokens`; each prefix is put to them once."""
+        """The length at which the criteria end `tokens`; each prefix is checked once."""
         for length in range(self._num_final + 1, len(tokens) + 1):
             new = tuple(tokens[self._num_final : length])
             if new not in self._ends:
@@ -109,11 +109,11 @@ def _call(
 ) -> Tensor:
     """Scores `[1, V]`. The processors may write into `logits`, which are the warp's copy.
 
-    One that knows its batch, and adds something of `[B, V]`, gives a row for every row of the
-    batch: the one at `place` is meant.
+    One that knows its batch, and adds something of shape `[B, V]`, gives a row for every row of the
+    batch: the one at `place` is used.
 
     Raises:
-        InvalidInput: a processor gives something else.
+        InvalidInput: a processor returns something else.
     """
     scores = logits[None].to(ids.device, torch.float32)
     number, num_rows = place
@@ -124,7 +124,7 @@ def _call(
             came = f"a {type(processed).__name__}" if shape is None else f"{list(shape)}"
             raise InvalidInput(
                 f"the logits processor {processor!r:.80} returned {came}; it was called for one "
-                f"row, and has to return scores of shape [1, {scores.shape[1]}]"
+                f"row and must return scores of shape [1, {scores.shape[1]}]"
             )
         scores = processed if len(processed) == 1 else processed[number : number + 1]
     return scores
