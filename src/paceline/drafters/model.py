@@ -31,7 +31,7 @@ class ModelDrafter:
             follows the target's, which accepts most. At temperature 0 the draft is a point mass,
             whatever the target's temperature is.
         min_confidence: stop after a token whose probability under q is below this. The token
-            is kept: to drop it would bend the law of the output.
+            is kept: dropping it would bias the output distribution.
         entropy_bound: stop before a token whose acceptance is estimated below this, by
             1 - sqrt(entropy_factor * H(q)) (AdaEDL).
         entropy_factor: see `entropy_bound`.

@@ -60,7 +60,7 @@ _MOST = 10_000
 
 _PRIOR_WEIGHT = 16
 _REPLAN = 16
-"""After so many rounds a shape is planned anew."""
+"""The number of rounds after which a shape is planned again."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -86,7 +86,7 @@ class Metrics:
 
     @property
     def draft_acceptance_rate(self) -> float | None:
-        """Accepted / drafted tokens, those behind a rejection included; None without a draft."""
+        """Accepted / drafted tokens, including those after a rejection; None without a draft."""
         if not self.num_draft_tokens:
             return None
         return self.counts.num_accepted_tokens / self.num_draft_tokens

@@ -354,7 +354,7 @@ class ActiveSequence:
 
 
 class Laws:
-    """The target's law behind each node, computed when a rule first asks for it."""
+    """The target's law after each node, computed when a rule first asks for it."""
 
     def __init__(self, warp: SamplingWarp, logits: Tensor, draft: Draft, keep: bool) -> None:
         self._warp, self._logits, self._draft, self._keep = warp, logits, draft, keep
@@ -362,7 +362,7 @@ class Laws:
         self._processed: dict[int, Tensor] = {}
 
     def __call__(self, node: int) -> Tensor:
-        """The law `[V]` behind a node; `ROOT` is the last committed token."""
+        """The law `[V]` after a node; `ROOT` is the last committed token."""
         if node not in self._laws:
             path = [self._draft.tokens[i] for i in self._draft.path(node)]
             processed = self._warp.process(self._logits[node + 1], path)
@@ -372,7 +372,7 @@ class Laws:
         return self._laws[node]
 
     def scores(self, nodes: Sequence[int]) -> Tensor:
-        """The processed scores behind the nodes, `[len(nodes), V]`."""
+        """The processed scores after the nodes, `[len(nodes), V]`."""
         for node in nodes:
             self(node)  # a rule need not have asked for it
         return torch.stack([self._warp.scores_of(self._processed[node]) for node in nodes])

@@ -1,1 +1,1 @@
-"""Targets: models and their caches behind one contract."""
+"""Targets: models and their caches with one contract."""

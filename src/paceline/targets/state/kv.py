@@ -15,7 +15,7 @@ SLACK = 64
 """Rows beyond the capacity, for drafted and padding rows that are scored but never kept."""
 
 BLOCK = KEYS
-"""A cache has a multiple of so many rows, since kernels read them in blocks."""
+"""The rows of a cache are a multiple of this, since kernels read them in blocks."""
 
 
 class KeyValueCache:

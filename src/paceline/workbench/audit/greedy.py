@@ -33,7 +33,7 @@ def check_greedy(
         prompts: to answer.
         options: of `LanguageModel.generate`, as configured; temperature and seed do not matter.
         max_tokens: the longest answer.
-        progress: told of each prompt.
+        progress: called for each prompt.
 
     Returns:
         A pass where all tokens are equal; tie-limited where answers part at ties alone; a fault

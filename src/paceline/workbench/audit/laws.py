@@ -67,7 +67,7 @@ class Counts:
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """The laws of one prompt behind one scripted target.
+    """The distributions for one prompt and one scripted target.
 
     Args:
         script, prompt, temperature: what was run.
@@ -200,7 +200,7 @@ def _verdict(wrong: Sequence[Case], vacuous: bool) -> Verdict:
 
 @dataclass(frozen=True, slots=True)
 class _Stage:
-    """One prompt behind one scripted target, under one set of sampling options."""
+    """One prompt, one scripted target, one set of sampling options."""
 
     script: Script
     prompt: Tokens

@@ -57,7 +57,7 @@ def audit_model(
         options: of `LanguageModel.generate`: drafter, draft model, rule, controller, sampling.
             At temperature 0 only what is greedy is checked.
         settings: None takes the defaults.
-        progress: told of each step.
+        progress: called for each step.
 
     Raises:
         InvalidInput: no prompt, or options that cannot be used.

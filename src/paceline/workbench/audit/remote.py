@@ -75,7 +75,7 @@ def audit_endpoints(
         baseline: the same model, served without speculation.
         items: prompts; those with chat messages need `chat`.
         settings: None takes the defaults.
-        progress: told of each step.
+        progress: called for each step.
 
     Raises:
         InvalidInput: no prompt, or one that the interface does not take.

@@ -78,7 +78,7 @@ def check_sampling(
         prompts: to answer.
         options: of `LanguageModel.generate`, as configured, at a temperature above 0.
         settings: how much, and how sure.
-        progress: told of each prompt.
+        progress: called for each prompt.
     """
     n = settings.num_samples(len(prompts))
     # The rule is that of an answer without a seed; a seed may bring another where none is named.

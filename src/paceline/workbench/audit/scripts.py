@@ -34,7 +34,7 @@ class Script:
     Args:
         name: for reports.
         target: the target.
-        draft: what stands in for a drafter's own model.
+        draft: replaces a drafter's own model.
         prompts: token ids. They repeat themselves, so that drafters that copy have what to copy.
     """
 
@@ -94,7 +94,7 @@ def names_tokens(params: SamplingParams) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class ScriptedTimes:
-    """A controller that is told scripted times instead of those that the machine took."""
+    """A controller that gets scripted times instead of measured ones."""
 
     controller: Controller
 

@@ -36,7 +36,7 @@ def check_seeds(
         options: of `LanguageModel.generate`, as configured.
         max_tokens: the longest answer.
         seed: of the first prompt; the i-th prompt has `seed + i`.
-        progress: told of each prompt.
+        progress: called for each prompt.
     """
     parts = parts_of(model, prompts[0].prompt, {**options, "seed": seed})
     couples = parts.verifier.couples

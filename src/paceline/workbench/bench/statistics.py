@@ -199,7 +199,7 @@ def _half_width(logs: Sequence[float], variances: float, noise: Noise, confidenc
     """Half the width of the interval of the mean of the logarithms.
 
     Args:
-        logs: of the ratio, one a prompt.
+        logs: logarithms of the ratio, one per prompt.
         variances: the sum over prompts of that of one logarithm, in variances of a run.
         noise: of one run.
         confidence: of the interval.

@@ -26,7 +26,7 @@ CLOSE = 0.03
 was measured, and which adapts to a text that is otherwise."""
 
 POSSIBLE = 1.15
-"""A measured speed-up of more than this times the tokens a round is noise."""
+"""A measured speed-up of more than this times the tokens per round is noise."""
 
 
 @dataclass(frozen=True, slots=True)

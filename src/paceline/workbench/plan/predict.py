@@ -25,7 +25,7 @@ class Prediction:
         num_draft_tokens: k; 0 is plain decoding, and "auto" a length that a controller chooses,
             whose speed was measured rather than predicted.
         batch, context: where.
-        tokens: expected tokens a round, the correction or bonus included.
+        tokens: expected tokens per round, including the correction or bonus.
         seconds: of a round.
         speedup: over plain decoding of the same batch.
         low, high: the interval of the speed-up.

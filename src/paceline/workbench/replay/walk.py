@@ -47,7 +47,7 @@ def walk(
     """Acceptance by position over the rounds along a text.
 
     Args:
-        rows: one a token of the answer.
+        rows: one per token of the answer.
         longest: the length of a draft after that many answered tokens.
         uniform: a draw from [0, 1); asked only where something is left to chance.
 

@@ -1,4 +1,4 @@
-"""A report as Markdown: tables and text. Plots stand in the HTML alone."""
+"""A report as Markdown: tables and text. Plots are only in the HTML."""
 
 from __future__ import annotations
 

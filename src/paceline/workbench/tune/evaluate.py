@@ -56,7 +56,7 @@ class Costs:
     passes: tuple[float, ...]
 
     def verify_cost(self, rows: int) -> float:
-        """A pass over so many rows, in passes over one."""
+        """The time of a pass over n rows, relative to one row."""
         return self.passes[rows - 1] / self.passes[0]
 
 
