@@ -213,7 +213,7 @@ class TestStore:
     def test_another_vocabulary_or_number_of_candidates_is_refused(self) -> None:
         store = SuccessorStore()
         RecyclingDrafter(store=store).open(TargetView(markov(4, 0).info), 10)
-        with pytest.raises(InvalidInput, match="holds 8 successors of 4 tokens, and 8 of 5"):
+        with pytest.raises(InvalidInput, match="holds 8 successors of 4 tokens, but 8 of 5"):
             RecyclingDrafter(store=store).open(TargetView(markov(5, 0).info), 10)
         with pytest.raises(InvalidInput, match="3 of 4 are needed"):
             RecyclingDrafter(store=store, candidates=3).open(TargetView(markov(4, 0).info), 10)
