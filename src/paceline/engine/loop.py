@@ -90,16 +90,17 @@ class Engine:
     def events(self) -> Generator[Event]:
         """The same, event by event; where it is not read to its end, only `close` may follow."""
         self._stepping, scheduler = True, self._scheduler
-        for sequence in scheduler.admit():
-            yield from self._attempt(sequence, sequence.start)
-        for sequence in scheduler.running(Stage.READ):
-            yield from self._attempt(sequence, sequence.observe_prompt)
+        if admitted := scheduler.admit():
+            for sequence in admitted:
+                yield from self._attempt(sequence, sequence.start)
+            for sequence in scheduler.running(Stage.READ):
+                yield from self._attempt(sequence, sequence.observe_prompt)
         drafting = scheduler.running(Stage.DECODING)
         advance_together([sequence.drafting() for sequence in drafting])
         for sequence in drafting:
-            yield from self._attempt(sequence, sequence.check_drafting)
-        chosen = [s for s in scheduler.running(Stage.DECODING) if s.has_draft]
-        chosen += scheduler.prompts()
+            if sequence.drafting().error is not None:
+                yield from self._attempt(sequence, sequence.check_drafting)
+        chosen = [s for s in drafting if s.has_draft] + scheduler.prompts()
         work = [sequence.work() for sequence in chosen]
         start = perf_counter()
         answers = score_each(self._target, work) if work else ()

@@ -34,6 +34,8 @@ class Scheduler:
 
     def admit(self) -> list[ActiveSequence]:
         """Those whose turn has come."""
+        if not self._waiting:
+            return []
         most = self._max_sequences
         room = len(self._waiting) if most is None else most - len(self._running)
         admitted = [self._waiting.pop(number) for number in list(self._waiting)[:room]]
@@ -75,6 +77,8 @@ class Scheduler:
 
     def drop_cancelled(self) -> None:
         """Close and forget those that were marked."""
+        if not self._cancelled:
+            return
         cancelled, self._cancelled = self._cancelled, set()
         for number in cancelled:
             self._waiting.pop(number, None)
