@@ -9,6 +9,7 @@ import torch
 
 from paceline.controllers.fixed import FixedController
 from paceline.core.drafts import Budget, Draft, Outcome
+from paceline.core.passes import drive
 from paceline.core.sampling import SamplingParams
 from paceline.core.target import Committed, Opening
 from paceline.core.view import TargetView
@@ -154,7 +155,7 @@ def test_a_controller_that_looks_at_drafted_tokens_before_it_drops_them_is_found
             self._inner.observe(committed)
 
         def propose(self, budget: Budget, warp: Any, noise: Any) -> Draft:
-            draft = self._inner.propose(budget, warp, noise)
+            draft = drive(self._inner.propose(budget, warp, noise))
             assert draft.probs is not None
             keep = next((i for i, token in enumerate(draft.tokens) if token == 0), len(draft))
             return Draft(draft.tokens[:keep], probs=draft.probs[:keep])
