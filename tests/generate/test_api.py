@@ -17,6 +17,7 @@ import paceline
 from paceline.controllers.fixed import FixedController
 from paceline.core.sampling import SamplingParams
 from paceline.drafters.ngram import NgramDrafter
+from paceline.engine import loop
 from paceline.errors import ContextOverflow, InvalidInput, PacelineError, UnknownName
 from paceline.generate import api, draft_models
 from paceline.generate.api import Chunk, Generation, LanguageModel, Options, load, load_draft
@@ -802,7 +803,11 @@ class TestResult:
         "acceptance_histogram",
     )
 
-    def test_json_has_the_promised_keys(self, model: LanguageModel, draft: LanguageModel) -> None:
+    def test_json_has_the_promised_keys(
+        self, model: LanguageModel, draft: LanguageModel, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        # The parts of an answer and the whole, by one clock.
+        monkeypatch.setattr("paceline.generate.jobs.perf_counter", loop.perf_counter)
         found = model.generate(PROMPT, draft_model=draft, num_draft_tokens=3, max_tokens=20)
         told = json.loads(json.dumps(found.to_json(), allow_nan=False))
         assert list(told) == [

@@ -120,7 +120,7 @@ def choose_reading(reader: Reader, price: float, rest: float, saves: Savings) ->
 
     Example:
         >>> prompt, saves = Reader(1000), Savings(0.5, 0.3, 0)
-        >>> [choose_reading(prompt, 0.01, rest, saves) for rest in (4, 16, 128)]
+        >>> [choose_reading(prompt, 0.01, rest, saves) for rest in (4, 16, 256)]
         [None, Reading(limit=64, passes=0.64), Reading(limit=None, passes=10.0)]
     """
     usual = Reading(reader.usual_limit(), price * reader.missing(reader.usual_limit()))
