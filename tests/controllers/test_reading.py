@@ -132,3 +132,10 @@ def test_a_short_context_is_left_when_all_of_the_text_is_worth_reading() -> None
 def test_weights_that_cannot_be_are_refused(given: Any) -> None:
     with pytest.raises(InvalidInput, match="draft_weights must be counts"):
         AutoController(draft_weights=given)
+
+
+def test_weights_of_a_real_draft_model_are_counts_too() -> None:
+    """A model of half a billion weights is far beyond any number of seconds."""
+    weights = {"ngram": 0, "model": 357_826_560}
+    controller = AutoController(drafters=("ngram", "model"), draft_weights=weights)
+    assert controller.open().budget().longest > 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -104,26 +105,27 @@ def by_rows(what: str, given: Any) -> dict[int, float]:
     return rows
 
 
-def by_drafter(what: str, given: Any) -> dict[str, float]:
+def by_drafter(what: str, given: Any, *, below: float = math.inf) -> dict[str, float]:
     """Numbers by drafter, from a mapping or one number for all.
 
     Args:
         what: how the error message begins.
         given: what the user gave.
+        below: what each number has to stay below.
 
     Raises:
-        InvalidInput: no number, or one below 0.
+        InvalidInput: no number, or one below 0 or too large.
     """
     try:
         named = given if isinstance(given, Mapping) else {"": given}
         found = {str(name): float(value) for name, value in named.items()}
     except (TypeError, ValueError):
         found = {"": -1.0}
-    if not all(0 <= value < _TOO_LONG for value in found.values()):
+    if not all(0 <= value < below for value in found.values()):
         raise InvalidInput(f"{what}; they are {given!r:.80}")
     return found
 
 
 def _by_name(part: str, given: Mapping[str, Any]) -> dict[str, float]:
     what = f"costs of {part} must be seconds, or seconds by drafter"
-    return by_drafter(what, given.get(part, 0.0))
+    return by_drafter(what, given.get(part, 0.0), below=_TOO_LONG)
