@@ -111,5 +111,5 @@ def test_the_structure_page_names_every_room_and_nothing_that_is_not_there() -> 
         if room.is_dir() and room.name != "__pycache__":
             assert f"`{room.name}/`" in page, f"docs/structure.md leaves out {room.name}/"
     for name in re.findall(r"`([a-z_/]+(?:/|\.py))`", page):
-        anywhere = [source / name, ROOT / name, *source.glob(f"*/{name}")]
+        anywhere = [source / name, ROOT / name, *source.glob(f"**/{name}")]
         assert any(path.exists() for path in anywhere), f"docs/structure.md names {name}"
