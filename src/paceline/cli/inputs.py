@@ -43,14 +43,8 @@ def read_messages(file: Path) -> list[dict[str, Any]]:
     Raises:
         InvalidInput: the file cannot be read, or does not hold messages.
     """
-    value = _read_json("--messages", file)
-    found = value.get("messages") if isinstance(value, dict) else value
-    if not isinstance(found, list) or not all(isinstance(item, dict) for item in found):
-        raise InvalidInput(
-            f"--messages: {file} must hold a list of objects with role and content, such as "
-            '[{"role": "user", "content": "Hello"}]'
-        )
-    return found
+    form = """role and content, such as [{"role": "user", "content": "Hello"}]"""
+    return _read_objects("messages", file, f"objects with {form}")
 
 
 def read_tools(file: Path) -> list[dict[str, Any]]:
@@ -59,13 +53,16 @@ def read_tools(file: Path) -> list[dict[str, Any]]:
     Raises:
         InvalidInput: the file cannot be read, or does not hold tools.
     """
-    value = _read_json("--tools", file)
-    found = value.get("tools") if isinstance(value, dict) else value
+    form = """[{"type": "function", "function": {"name": "add", "parameters": {}}}]"""
+    return _read_objects("tools", file, f"schemas, such as {form}")
+
+
+def _read_objects(name: str, file: Path, what: str) -> list[dict[str, Any]]:
+    """A list of objects from the file of option `--name`: as it is, or under that name."""
+    value = _read_json(f"--{name}", file)
+    found = value.get(name) if isinstance(value, dict) else value
     if not isinstance(found, list) or not all(isinstance(item, dict) for item in found):
-        raise InvalidInput(
-            f"--tools: {file} must hold a list of schemas, such as "
-            '[{"type": "function", "function": {"name": "add", "parameters": {}}}]'
-        )
+        raise InvalidInput(f"--{name}: {file} must hold a list of {what}")
     return found
 
 
