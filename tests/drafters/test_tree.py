@@ -18,9 +18,9 @@ from paceline.core.protocols import Noise, Verifier, Work
 from paceline.core.sampling import SamplingParams
 from paceline.core.target import Committed, Opening, TargetInfo
 from paceline.core.view import TargetView
-from paceline.drafters import tree as tree_module
 from paceline.drafters.model import ModelDrafter
 from paceline.drafters.tree import TreeDrafter
+from paceline.drafting import tree_plan
 from paceline.drafting.tree import BestFirstGrowth, DraftTree
 from paceline.drafting.tree_shape import best_shape
 from paceline.engine.loop import Request, decode
@@ -167,7 +167,7 @@ class TestContract:
     def test_the_check_sees_pruned_samples(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """EAGLE-2's pruning on drawn children: the check names the rule that it breaks."""
         monkeypatch.setattr(
-            tree_module, "ForesightGrowth", lambda top_k, _, width: BestFirstGrowth(top_k, 2, width)
+            tree_plan, "ForesightGrowth", lambda top_k, _, width: BestFirstGrowth(top_k, 2, width)
         )
         drafter = TreeDrafter(markov(3, 5, order=1), max_nodes=3, top_k=2)
         with pytest.raises(ContractViolation, match="'honesty'"):
