@@ -23,6 +23,7 @@ from paceline.models.settings import (
 from paceline.targets.decoder import Decoder
 from paceline.targets.dense import loading as dense
 from paceline.targets.dense.architecture import unsupported
+from paceline.targets.dense.weights import without_place
 from paceline.targets.hf.decoder import HFDecoder
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
@@ -266,7 +267,7 @@ def _check_report(name: str, report: Mapping[str, Any]) -> None:
             f"({', '.join(mismatched[:3])}); the files do not belong together"
         )
     if left := sorted(report["unexpected_keys"]):
-        raise dense.without_place(name, left)
+        raise without_place(name, left)
 
 
 def _head_ids(

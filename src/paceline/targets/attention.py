@@ -48,7 +48,8 @@ class Segment:
         first: its first row in the pass.
         rows: how many rows it has.
         start: the tokens before them; row i is row `start + i` of the state.
-        visible: `[rows, rows]` bool, which new rows each new row sees; None is causal.
+        visible: `[rows, m + rows]` bool, which of the m rows before the new ones and of the new
+            ones each new row sees, beside those of `seen`; None is causal, without any before.
         end: how many cache rows attention reads, `start + rows` or more; what lies behind the
             new rows is masked.
         seen: how many of the tokens before them they see, from the first on; None is all.
@@ -103,11 +104,10 @@ class Segment:
         new = self.start + self.rows
         seen = torch.zeros(self.rows, end, dtype=torch.bool)
         seen[:, : self.start if self.seen is None else self.seen] = True
-        seen[:, self.start : new] = (
-            torch.ones(self.rows, self.rows, dtype=torch.bool).tril()
-            if self.visible is None
-            else self.visible
-        )
+        visible = self.visible
+        if visible is None:
+            visible = torch.ones(self.rows, self.rows, dtype=torch.bool).tril()
+        seen[:, new - visible.shape[1] : new] = visible
         if window is not None:
             own = positions[self.first : self.first + self.rows, None].cpu()
             keys = torch.arange(end)

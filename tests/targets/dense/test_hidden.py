@@ -44,7 +44,7 @@ class Watched(DenseDecoder):
     def expected(self) -> HiddenStates:
         found = {key: torch.cat(parts) for key, parts in self.seen.items()}
         self.seen.clear()
-        return HiddenStates(found, self._normed(found[LAYERS], self.norm))
+        return HiddenStates(found, self._math.norm(found[LAYERS], self.norm))
 
 
 def watched(family: str, dtype: torch.dtype = torch.float32) -> Watched:

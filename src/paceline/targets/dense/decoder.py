@@ -10,7 +10,6 @@ Families: llama, mistral without a window, qwen2, qwen3, gemma (the first).
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -19,28 +18,15 @@ from paceline.core.hidden import Hidden, HiddenStates
 from paceline.core.target import Need, TargetInfo
 from paceline.core.view import TargetView
 from paceline.kernels.linear import Linear, pad_rows
-from paceline.kernels.row_operations import gated, rms_norm, rotate
-from paceline.targets.attention import Pass, attend
+from paceline.targets.attention import Pass
 from paceline.targets.decoder import Output
-from paceline.targets.dense.architecture import ACTIVATIONS, Architecture
+from paceline.targets.dense.architecture import Architecture
+from paceline.targets.dense.layer import Angles, Layer, LayerMath
 from paceline.targets.layers import run_layers
 from paceline.targets.slot import Slot
 from paceline.targets.slot_layers import SlotLayers
 from paceline.targets.state.kv import KeyValueCache
 from paceline.targets.text_head import TextHead
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Layer:
-    """The weights of one decoder layer, fused."""
-
-    input_norm: Tensor
-    qkv: Linear
-    qk_norms: tuple[Tensor, Tensor] | None
-    output: Linear
-    post_norm: Tensor
-    gate_up: Linear
-    down: Linear
 
 
 class DenseDecoder:
@@ -87,18 +73,13 @@ class DenseDecoder:
             row_costs=row_costs or {},
             num_weights=architecture.num_weights,
         )
-        self._least_rows = max(layer.qkv.least_rows for layer in self.layers)
-        self._activation = ACTIVATIONS[architecture.activation]
-        half = architecture.head_dim // 2
-        self._sign = torch.cat([-torch.ones(half), torch.ones(half)])
+        least_rows = max(layer.qkv.least_rows for layer in self.layers)
+        self._math = LayerMath(architecture, dtype, least_rows)
 
     @property
     def num_bytes(self) -> int:
         """The weights that a pass reads."""
-        products = [self.head]
-        for layer in self.layers:
-            products += [layer.qkv, layer.output, layer.gate_up, layer.down]
-        return sum(product.num_bytes for product in products)
+        return self.head.num_bytes + sum(layer.num_bytes for layer in self.layers)
 
     @property
     def num_layers(self) -> int:
@@ -114,11 +95,13 @@ class DenseDecoder:
         x, entering = run_layers(self, batch)
         final = None
         if batch.hidden is not None and batch.hidden.final:
-            final = self._normed(x, self.norm)
+            final = self._math.norm(x, self.norm)
         hidden = None if batch.hidden is None else HiddenStates(entering, final)
         if not len(batch.scored):
             return Output(x.new_empty(0, self.architecture.vocab_size), hidden)
-        states = self._normed(x[batch.scored], self.norm) if final is None else final[batch.scored]
+        states = (
+            self._math.norm(x[batch.scored], self.norm) if final is None else final[batch.scored]
+        )
         logits = self.head_logits(states)
         for segment in batch.segments:
             for columns in segment.columns:
@@ -148,57 +131,28 @@ class DenseDecoder:
 
     def pad(self, x: Tensor) -> Tensor:
         """See `targets.layers.LayeredDecoder.pad`."""
-        return pad_rows(x, self._least_rows)
+        return self._math.pad(x)
 
     def layer(
         self,
         number: int,
         x: Tensor,
         batch: Pass,
-        angles: tuple[Tensor, Tensor],
+        angles: Angles,
         *,
         attention: bool = True,
         mlp: bool = True,
     ) -> Tensor:
         """See `targets.layers.LayeredDecoder.layer`."""
+        layer, math = self.layers[number], self._math
         if attention:
-            x = self._attention(number, x, batch, angles)
-        if mlp:
-            layer = self.layers[number]
-            inner = layer.gate_up(self._normed(x, layer.post_norm))
-            x = layer.down(gated(inner, self._activation), x)
-        return x
-
-    def _attention(
-        self, number: int, x: Tensor, batch: Pass, angles: tuple[Tensor, Tensor]
-    ) -> Tensor:
-        layer, shape, rows = self.layers[number], self.architecture, len(batch.tokens)
-        rotated = shape.num_heads + shape.num_kv_heads
-        cos, sin = angles
-        qkv = layer.qkv(self._normed(x, layer.input_norm))[:rows]
-        heads = qkv.view(rows, rotated + shape.num_kv_heads, shape.head_dim)
-        turned, value = heads[:, :rotated], heads[:, rotated:]
-        if layer.qk_norms is not None:
-            query, key = turned.split([shape.num_heads, shape.num_kv_heads], dim=1)
-            query, key = (
-                self._normed(query, layer.qk_norms[0]),
-                self._normed(key, layer.qk_norms[1]),
-            )
-            turned = torch.cat([query, key], dim=1)
-        turned = rotate(turned, cos, sin)
-        seen = attend(
-            number,
-            turned[: shape.num_heads],
-            turned[shape.num_heads :],
-            value.transpose(0, 1),
-            batch,
-            scale=shape.head_dim**-0.5,
-        )
-        return layer.output(self.pad(seen.reshape(rows, -1)), x)
+            assert layer.input_norm is not None
+            x = math.attention(number, layer, math.norm(x, layer.input_norm), x, batch, angles)
+        return math.feed_forward(layer, x) if mlp else x
 
     def logits(self, x: Tensor) -> Tensor:
         """See `targets.layers.LayeredDecoder.logits`."""
-        return self.head_logits(self._normed(x, self.norm))
+        return self.head_logits(self._math.norm(x, self.norm))
 
     def head_logits(self, states: Tensor) -> Tensor:
         """The logits `[n, V]` of states after the last norm."""
@@ -208,13 +162,6 @@ class DenseDecoder:
         everywhere = logits.new_full((len(logits), self.architecture.vocab_size), -torch.inf)
         return everywhere.index_copy_(1, self.head_ids, logits)
 
-    def _normed(self, x: Tensor, weight: Tensor) -> Tensor:
-        return rms_norm(x, weight, self.architecture.norm_eps, self.architecture.norm_offset)
-
-    def angles(self, positions: Tensor) -> tuple[Tensor, Tensor]:
-        """Rotary cosines and signed sines of the positions, `[N, 1, head_dim]` each."""
-        angles = positions[:, None].float() * self.architecture.inverse_frequencies
-        angles = torch.cat([angles, angles], dim=-1)
-        scale = self.architecture.rotary_scale
-        cos, sin = angles.cos() * scale, angles.sin() * scale * self._sign
-        return cos.to(self.dtype)[:, None], sin.to(self.dtype)[:, None]
+    def angles(self, positions: Tensor) -> Angles:
+        """See `targets.layers.LayeredDecoder.angles`."""
+        return self._math.angles(positions)
