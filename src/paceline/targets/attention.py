@@ -1,7 +1,7 @@
 """Attention of a pass over many sequences: each row sees its own sequence, nothing is padded.
 
-All sequences' new tokens stand one behind the other in one row of the pass, so that the matrix
-products see one long input; only attention works sequence by sequence, on that sequence's cache.
+The new tokens of all sequences are concatenated, so that the matrix products see one long input;
+only attention works sequence by sequence, on that sequence's cache.
 """
 
 from __future__ import annotations
@@ -44,18 +44,19 @@ class Segment:
     """The rows of one sequence in a pass.
 
     Args:
-        state: where what it leaves behind goes.
+        state: what the model keeps of it; attention reads and writes it.
         first: its first row in the pass.
-        rows: how many rows it has.
-        start: the tokens before them; row i is row `start + i` of the state.
+        rows: the number of its rows.
+        start: the number of tokens before them; row i is row `start + i` of the state.
         visible: `[rows, m + rows]` bool, which of the m rows before the new ones and of the new
-            ones each new row sees, beside those of `seen`; None is causal, without any before.
-        end: how many cache rows attention reads, `start + rows` or more; what lies behind the
-            new rows is masked.
+            ones each new row sees, in addition to those of `seen`; None is causal, without any
+            before.
+        end: the number of cache rows that attention reads, `start + rows` or more; those after
+            the new rows are masked.
         seen: how many of the tokens before them they see, from the first on; None is all.
-        resume: what the first of them went through already.
-        outputs: where its scored rows stand among those of the pass.
-        columns: outputs of its own, beside those of a cut head.
+        resume: the layers that its first rows have been through already.
+        outputs: the places of its scored rows among those of the pass.
+        columns: outputs for this sequence alone, in addition to those of a cut head.
     """
 
     state: State
@@ -73,7 +74,7 @@ class Segment:
     def bias(
         self, positions: Tensor, window: int | None, like: Tensor, stack: int
     ) -> Tensor | None:
-        """The additive mask `[stack * rows, end]`, made once a pass; None where all is seen.
+        """The additive mask `[stack * rows, end]`, made once per pass; None if all is seen.
 
         It has the dtype and the device of `like`.
         """
@@ -92,7 +93,7 @@ class Segment:
         dtype: torch.dtype,
         device: torch.device,
     ) -> Tensor:
-        """0 for what a row sees, minus infinity else: `[stack * rows, end]`, made once a pass."""
+        """0 for what a row sees, minus infinity elsewhere: `[stack * rows, end]`, once per pass."""
         key = (window, end, stack, dtype, device)
         if key not in self._masks:
             self._masks[key] = self._make_mask(positions, window, end, stack, dtype).to(device)
@@ -122,8 +123,8 @@ class Pass:
     """One pass of the model over the new rows of one or more sequences.
 
     Args:
-        tokens, positions: `[N]`, all sequences' rows one behind the other.
-        segments: which rows are whose.
+        tokens, positions: `[N]`, the rows of all sequences, concatenated.
+        segments: which rows belong to which sequence.
         scored: the rows whose logits are wanted, `[m]`; may be empty.
         hidden: the hidden states that are wanted, of all rows; None for none.
     """
@@ -149,13 +150,13 @@ def attend(
 ) -> Tensor:
     """Write the new keys and values into the states, then attend.
 
-    For decoders whose states are `KeyValueCache`s, or hold one and write and read it as one does.
+    For decoders whose states are `KeyValueCache`s, or wrap one with the same `write` and `read`.
 
     Args:
         layer: the layer's number.
         query: `[heads, N, head_dim]`.
         key, value: `[kv_heads, N, head_dim]`, with rotary positions already applied; values may
-            have a width of their own.
+            have another width.
         scale: multiplies the products of queries and keys.
         window: how many positions back a row sees, itself included; None sees all.
         softcap: bounds the scaled products s to `softcap * tanh(s / softcap)`.
@@ -176,7 +177,7 @@ def attend(
 
 
 class _Options(NamedTuple):
-    """What `attend` is told of a layer."""
+    """The arguments of `attend` that describe a layer."""
 
     scale: float
     window: int | None
@@ -211,7 +212,7 @@ def _attend_one(
             out = kernel.attend_few(query, keys, values, mask, segment.end, options.scale)
             return out.transpose(0, 1)
     keys, values = cache.read(layer, segment.end)
-    # The query heads of a group stand one behind the other, as more rows of one head.
+    # The query heads of a group are concatenated, as more rows of one head.
     stack = heads // key.shape[0] if rows <= _STACKED_ROWS or not options.fused else 1
     stacked = query.reshape(heads // stack, stack * rows, -1)
     bias = segment.bias(positions, options.window, query, stack)
@@ -232,7 +233,7 @@ def _attend_one(
 def _weigh(
     query: Tensor, keys: Tensor, values: Tensor, bias: Tensor | None, rows: int, options: _Options
 ) -> Tensor:
-    """Attention step by step, for what the fused kernel does not know: softcap and sinks."""
+    """Attention step by step, for what the fused kernel lacks: softcap and sinks."""
     scores = query @ keys.transpose(1, 2) * options.scale
     if options.softcap is not None:
         scores = options.softcap * (scores / options.softcap).tanh()

@@ -30,8 +30,9 @@ class CachedTarget:
         decoder: the model.
         fixed_rows: the number of rows that every scoring pass is padded to, plain ones included,
             so that the logits of a committed token have the same bits whatever was drafted
-            (invariant mode); None does not pad. One sequence a pass then, and chains alone: the
-            branches of a tree stand between a row's keys and round its sums otherwise.
+            (invariant mode); None does not pad. A padded pass holds one sequence, and its draft
+            is a chain: the branches of a tree lie between a row's keys and change how its sums
+            are rounded.
         fixed_keys: in invariant mode, attention reads a multiple of this many cache rows.
         prefill_rows: the most rows of one prefill pass.
     """
@@ -71,7 +72,7 @@ class CachedTarget:
                 f"{capacity} were asked for"
             )
         rows = -(-capacity // self.fixed_keys) * self.fixed_keys + self.fixed_keys
-        # Columns for the text come and go, and a product of another width may round otherwise.
+        # Columns for the text come and go, and a product of another width may round differently.
         head = self.decoder.text_head() if self.fixed_rows is None else None
         return Slot(capacity, self.decoder.state(rows), head=head)
 
@@ -99,15 +100,15 @@ class CachedTarget:
                 places += draft.aux.positions
             first, lead = len(tokens), len(known) - 1
             padding = self._padding(item, lead)
-            # Padding rows repeat the root; nothing sees them and nobody reads them.
+            # Padding rows repeat the root; no row sees them and their logits are dropped.
             tokens += [*known, *new, *[known[-1]] * padding]
             root = start + lead
             positions += [*range(start, root + 1), *(root + p for p in places), *[root] * padding]
             rows = len(tokens) - first
             plain = draft.is_chain and draft.aux is None
             visible = None if plain else _tree_mask(draft)
-            # In invariant mode every row goes through a pass of the one shape, the head as well,
-            # which is a product of a shape of its own.
+            # In invariant mode every row goes through a pass of the same shape. That holds for
+            # the head too, whose product has its own shape.
             skipped = lead if self.fixed_rows is None else 0
             outputs = slice(0)
             columns: Sequence[Columns] = ()
@@ -146,7 +147,7 @@ class CachedTarget:
             raise ContractViolation("commit without a score before it: the slot has no new rows")
         tokens, draft = slot.scored
         if not draft.is_path(path):
-            raise ContractViolation(f"commit takes a path from the root; {list(path)} is none")
+            raise ContractViolation(f"commit takes a path from the root; {list(path)} is not one")
         start = slot.state.length
         first = start + len(tokens)
         kept = [*tokens, *(draft.tokens[node] for node in path)]
@@ -159,7 +160,7 @@ class CachedTarget:
         """See `protocols.Target.rollback`."""
         if not 0 <= length <= slot.state.length:
             raise ContractViolation(
-                f"rollback goes back: the slot has {slot.state.length} tokens, {length} asked for"
+                f"rollback only shortens: the slot has {slot.state.length} tokens, not {length}"
             )
         slot.forget()
         reached = slot.state.cut(length)
@@ -178,7 +179,7 @@ class CachedTarget:
         return self.decoder.view(self.info, slot)
 
     def _run_again(self, slot: Slot, tokens: Sequence[int]) -> None:
-        """Commit tokens for which a state fell short; it does not for a chain as a whole."""
+        """Commit tokens for which `keep` fell short; it never does for a whole chain."""
         for first in range(0, len(tokens), self.prefill_rows):
             chunk, start = tokens[first : first + self.prefill_rows], slot.state.length
             positions = range(start, start + len(chunk))
@@ -187,12 +188,12 @@ class CachedTarget:
             self._run(chunk, positions, [segment], [], None)
             if slot.state.keep(positions) != positions.stop:
                 raise ContractViolation(
-                    f"the state of {self.info.name} did not keep a chain as a whole"
+                    f"the state of {self.info.name} did not keep all rows of a chain"
                 )
             slot.append(chunk)
 
     def _require_room(self, slot: Slot, rows: int) -> None:
-        """Refuse positions that the slot was not opened for; a model may not even have them."""
+        """Refuse positions beyond the slot's capacity; they may lie outside the model's context."""
         if (needed := slot.state.length + rows) > slot.capacity:
             raise ContextOverflow(
                 f"the slot was opened for {slot.capacity} tokens and would hold {needed}; "
@@ -204,7 +205,7 @@ class CachedTarget:
         slot, tokens, draft = item.slot, item.tokens, item.draft
         if not tokens or not (item.logits or draft.num_rows == 1):
             raise ContractViolation(
-                "score takes at least one committed token a slot, and no draft where no logits are "
+                "score takes at least one committed token per slot, and no draft if no logits are "
                 f"wanted; it was given {len(tokens)} tokens and a draft of {draft.num_rows - 1}"
             )
         plain = draft.is_chain and draft.aux is None
@@ -224,13 +225,13 @@ class CachedTarget:
         self._require_room(slot, len(tokens) + deepest)
 
     def _feed_long(self, item: Work) -> tuple[int, Sequence[int], list[HiddenStates]]:
-        """Run the first of the tokens in passes of their own where one pass must not hold them all.
+        """Run the first tokens in separate passes where one pass must not hold them all.
 
-        Their rows then stand after the end of the state, to be kept with the rest.
+        Their rows are pending then, and are kept with the rest.
 
         Returns:
-            Where the rest begins, the rest (at least one token), and the hidden states of those
-            before it, a part a pass.
+            Where the rest begins, the rest (at least one token), and the hidden states of the
+            tokens before it, one part per pass.
         """
         slot, tokens = item.slot, item.tokens
         start, hidden = slot.state.length, []
@@ -278,7 +279,7 @@ class CachedTarget:
 def _hidden_of(
     item: Work, segment: Segment, early: list[HiddenStates], found: HiddenStates | None
 ) -> HiddenStates | None:
-    """The hidden states of a work's rows: those of passes before, and its own of the last pass."""
+    """The hidden states of all rows of `item`: of the passes before, then of the last pass."""
     if item.hidden is None or found is None:
         return None
     count = item.num_rows - sum(part.num_rows for part in early)
@@ -289,7 +290,7 @@ def _hidden_of(
 def _tree_mask(draft: Draft) -> Tensor:
     """Which rows each row sees: the root, its ancestors, itself. `[rows, rows]`.
 
-    (The tree attention of SpecInfer, arXiv 2305.09781.) Auxiliary rows see what they say.
+    (The tree attention of SpecInfer, arXiv 2305.09781.) Auxiliary rows see what they declare.
     """
     seen = torch.eye(draft.num_rows, dtype=torch.bool)
     seen[:, 0] = True
@@ -303,7 +304,7 @@ def _tree_mask(draft: Draft) -> Tensor:
 
 
 def _after(count: int, visible: Tensor) -> Tensor:
-    """The mask of `count` rows, each of which sees those before, and of rows that see all these."""
+    """The mask of `count` causal rows, followed by the rows of `visible`, which see all of them."""
     rows = count + len(visible)
     seen = torch.ones(rows, rows, dtype=torch.bool).tril()
     seen[count:, count:] = visible

@@ -1,4 +1,4 @@
-"""What a cached target runs: a model without a state of its own."""
+"""What a cached target runs: a model that holds no state itself."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from paceline.targets.text_head import TextHead
 
 
 class Output(NamedTuple):
-    """What a pass gives.
+    """The result of a pass.
 
     Args:
         logits: `[len(batch.scored), V]` of the scored rows, in any floating dtype.
@@ -30,35 +30,35 @@ class Output(NamedTuple):
 
 
 class Decoder(Protocol):
-    """Rows in, logits and hidden states out; what a sequence leaves behind goes into its state."""
+    """Rows in, logits and hidden states out; what is kept of a sequence goes into its state."""
 
     @property
     def info(self) -> TargetInfo:
-        """What the target tells of itself."""
+        """The description of the target."""
         ...
 
     @property
     def device(self) -> torch.device:
-        """Where its inputs have to be."""
+        """The device that its inputs have to be on."""
         ...
 
     @property
     def num_bytes(self) -> int:
-        """The weights that a pass reads."""
+        """The bytes of weights that a pass reads."""
         ...
 
     def state(self, capacity: int) -> State:
-        """For a new sequence: the state that its passes write, for this many committed rows."""
+        """A state for a new sequence, with room for `capacity` committed rows."""
         ...
 
     def run(self, batch: Pass) -> Output:
-        """One pass. What is committed in the states of its segments does not change."""
+        """Run one pass. Committed rows of the segments' states do not change."""
         ...
 
     def text_head(self) -> TextHead | None:
-        """For a new sequence: the tokens of its text that a cut head lacks; None if it is whole."""
+        """A `TextHead` for a new sequence if the output head is cut; None if it is whole."""
         ...
 
     def view(self, info: TargetInfo, slot: Slot) -> TargetView:
-        """What a drafter may use of it on a sequence, beside `info`."""
+        """What a drafter may use of the model on a sequence, in addition to `info`."""
         ...

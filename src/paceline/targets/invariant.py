@@ -21,14 +21,14 @@ from paceline.targets.decoder import Decoder
 from paceline.targets.state.kv import keys_and_values
 
 ROWS = (8, 4, 16)
-"""The padded rows that are tried, in this order."""
+"""The numbers of rows to pad to that are tried, in this order."""
 
 KEYS = 512
-"""Attention reads a multiple of this many cache rows, the block of ATen's CPU kernel, so that a
-row's sums are cut at the same places however far the pass reaches."""
+"""Attention reads a multiple of this many cache rows, the block of ATen's CPU kernel. A row's
+sums are then split at the same places however far the pass reaches."""
 
 _PROMPT = 9
-"""How many tokens the probe takes before it compares."""
+"""The number of tokens that the probe commits before it compares."""
 
 
 def make_invariant(decoder: Decoder, *, rows: Sequence[int] = ROWS) -> CachedTarget:
@@ -50,7 +50,7 @@ def make_invariant(decoder: Decoder, *, rows: Sequence[int] = ROWS) -> CachedTar
 def holds(target: CachedTarget) -> bool:
     """Whether every way to split a sequence into passes gives each token the same logit bits.
 
-    Tried behind a short context, and where attention comes to read another block of keys.
+    Tried after a short context, and where attention starts to read another block of keys.
     """
     rows = target.fixed_rows or 1
     count = rows + 6
@@ -72,10 +72,10 @@ def holds(target: CachedTarget) -> bool:
 def _logits(
     target: CachedTarget, tokens: Sequence[int], context: int, split: Sequence[int]
 ) -> Tensor:
-    """The logits behind the tokens that follow the first `_PROMPT`, committed in blocks.
+    """The logits after each token that follows the first `_PROMPT`, committed in blocks.
 
-    Each block is drafted whole, every second one with a rejected token behind it if there is
-    room. The prompt's keys and values are repeated to stand for a `context` of that length.
+    Each block is drafted whole, every second one with a rejected token after it if there is
+    room. The prompt's keys and values are repeated, which imitates a `context` of that length.
     """
     slot = target.open(context + sum(split) + 1)
     prefill(target, slot, tokens[:_PROMPT])

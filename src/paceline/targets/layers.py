@@ -1,4 +1,4 @@
-"""A decoder layer by layer: passes in which some rows are further on than others."""
+"""A decoder layer by layer: passes in which some rows start at a later layer."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class LayeredDecoder(Protocol):
 
     @property
     def num_layers(self) -> int:
-        """How many there are."""
+        """The number of layers."""
         ...
 
     def embed(self, tokens: Tensor) -> Tensor:
@@ -35,11 +35,11 @@ class LayeredDecoder(Protocol):
         ...
 
     def pad(self, x: Tensor) -> Tensor:
-        """Append rows that nobody reads, where a pass of so few rows is slow without them."""
+        """Append unused rows, if a pass with so few rows would be slower without them."""
         ...
 
     def angles(self, positions: Tensor) -> Any:
-        """What the layers need to know of the positions `[N]`, in a form of their own."""
+        """What the layers need of the positions `[N]`, in whatever form they use."""
         ...
 
     def layer(
@@ -73,14 +73,14 @@ class Stage(NamedTuple):
 
 
 def run_layers(decoder: LayeredDecoder, batch: Pass) -> tuple[Tensor, dict[int, Tensor]]:
-    """Run a pass through the layers; rows ahead enter where they stopped.
+    """Run a pass through the layers; rows that are ahead enter at the layer where they stopped.
 
     (Self-speculative decoding of LayerSkip, Elhoushi et al. 2404.16710, section 4.3.)
 
     Returns:
         The states `[N, hidden]` after the last layer, and those that enter the layers that
-        `batch.hidden` asks for. Of a layer that rows ahead have been through already they have, in
-        these rows, what enters where they stopped.
+        `batch.hidden` asks for. For a layer that rows ahead have been through already, those rows
+        hold what enters the layer where they stopped.
     """
     rows = len(batch.tokens)
     asked = frozenset(() if batch.hidden is None else batch.hidden.layers)
@@ -132,7 +132,7 @@ def some_layers(decoder: LayeredDecoder, batch: Pass, skip: SkipSet) -> tuple[Te
 
 
 def stages(batch: Pass, num_layers: int) -> Iterator[Stage]:
-    """Cut a pass at the layers where rows that are ahead come in."""
+    """Split a pass at the layers where rows that are ahead join it."""
     entries = sorted({s.resume.layer for s in batch.segments if s.resume is not None})
     for first, end in zip([0, *entries], [*entries, num_layers], strict=True):
         if first == end:

@@ -17,12 +17,12 @@ from paceline.targets.text_head import TextHead
 
 @dataclass(slots=True, eq=False)
 class Ahead:
-    """Tokens after the end of a slot, the root first, that some layers were run on.
+    """Tokens after the end of a slot, the root first, that have been through some layers.
 
     Args:
         layer: the first layer that was not run as a whole.
         tokens: their ids.
-        states: `[n, hidden]` each, together what goes into `layer`, a row a token.
+        states: `[n, hidden]` each; concatenated, the input of `layer`, one row per token.
     """
 
     layer: int
@@ -32,9 +32,9 @@ class Ahead:
     def resume(
         self, tokens: Sequence[int], draft: Draft, hidden: Hidden | None = None
     ) -> Resume | None:
-        """What a pass over a chain need not run again; None where it has to run all.
+        """What a pass over a chain need not run again; None if it has to run everything.
 
-        That is so too where the state that enters one of the layers before is wanted.
+        It has to if the state that enters one of the earlier layers is wanted.
         """
         if hidden is not None and any(layer < self.layer for layer in hidden.layers):
             return None
@@ -55,10 +55,10 @@ class Slot:
     Args:
         capacity: the most tokens.
         state: what the model keeps of it.
-        scored: the committed tokens and the draft of the last `score`, whose rows stand there.
-        ahead: what its own layers were run on since, by a drafter.
-        head: the tokens of the text that a cut head lacks; None where the head is whole.
-        text: the committed tokens, which a state that falls short has to be given again.
+        scored: the committed tokens and the draft of the last `score`, whose rows are pending.
+        ahead: what a drafter has run through the target's layers since.
+        head: the tokens of the text that a cut head lacks; None if the head is whole.
+        text: the committed tokens, to run again where a state falls short.
     """
 
     capacity: int
@@ -69,17 +69,17 @@ class Slot:
     text: list[int] = field(default_factory=list)
 
     def append(self, tokens: Sequence[int]) -> None:
-        """Take note of tokens that were committed."""
+        """Record tokens that were committed."""
         self.text += tokens
         if self.head is not None:
             self.head.append(tokens)
 
     def cut(self, length: int) -> None:
-        """Take note that the tokens from `length` on are forgotten."""
+        """Record that the tokens from `length` on are forgotten."""
         del self.text[length:]
         if self.head is not None:
             self.head.cut(length)
 
     def forget(self) -> None:
-        """Nothing after the end counts any more."""
+        """Drop the record of everything after the end."""
         self.scored = self.ahead = None

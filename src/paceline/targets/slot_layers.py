@@ -1,4 +1,4 @@
-"""The target's own layers on the cache of one of its slots."""
+"""The target's layers, run by a drafter on the cache of one slot."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class SlotLayers:
 
     Args:
         decoder: the model.
-        slot: the sequence, whose cache is read, and written to after its end.
+        slot: the sequence; its cache is read, and written to after its end.
     """
 
     def __init__(self, decoder: LayeredDecoder, slot: Slot) -> None:
@@ -41,7 +41,7 @@ class SlotLayers:
         """See `view.TargetLayers.run`."""
         if self._slot.ahead is not self._ahead:
             raise ContractViolation(
-                "the target's own layers were run without a start after its last pass"
+                "the target's layers were run without a call of start after its last pass"
             )
         position = self._slot.state.length + len(self._ahead.tokens)
         logits, kept = self._pass(tokens, position, position, None, self._skip, scored=1)
@@ -55,8 +55,8 @@ class SlotLayers:
         length = self._slot.state.length
         if not 0 <= start <= length or start + len(tokens) > length + 1:
             raise ContractViolation(
-                f"replay takes committed tokens, of which there are {length + 1}; it was given "
-                f"{len(tokens)} from {start} on"
+                f"replay takes committed tokens, and there are {length + 1}; it was given "
+                f"{len(tokens)} from position {start} on"
             )
         self._slot.ahead = None
         return self._pass(tokens, length, start, start, skip, scored=len(tokens))[0]
@@ -79,10 +79,10 @@ class SlotLayers:
         *,
         scored: int,
     ) -> tuple[Tensor, Tensor]:
-        """Run tokens at `position`, keys and values at the cache's `row`.
+        """Run tokens at `position`; their keys and values go to the cache from `row` on.
 
         Returns:
-            The logits of the last `scored`, and their states after the whole layers.
+            The logits of the last `scored` tokens, and all states after the layers that ran whole.
         """
         slot, count = self._slot, len(tokens)
         if position + count > slot.capacity:

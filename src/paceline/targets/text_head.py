@@ -1,8 +1,8 @@
-"""The tokens of a sequence's own text, beside an output head that is cut to frequent ones.
+"""Outputs for the tokens of a sequence's text, added to a head cut to frequent tokens.
 
-A draft model with a small vocabulary is cheap (FR-Spec, Zhao et al. 2502.14856), and what it lacks
-are names and rare words, most of which have come up before. So each sequence has the rows of the
-whole head for the tokens of its text.
+A draft model with a small vocabulary is cheap (FR-Spec, Zhao et al. 2502.14856). What it lacks are
+names and rare words, and most of those that come up have come up before in the same text. So each
+sequence gets the rows of the whole head for the tokens of its text.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from torch.nn import functional
 
 
 class Columns(NamedTuple):
-    """Outputs beside those of the cut head.
+    """Outputs in addition to those of the cut head.
 
     Args:
         ids: the tokens, `[m]`.
         weight: their rows of the whole head, `[m, hidden]`.
-        absent: `[rows, m]` bool, which are not in the text of which row; None where all are.
+        absent: `[rows, m]` bool, which tokens are not in the text of a row; None if all are.
     """
 
     ids: Tensor
@@ -37,13 +37,13 @@ class Columns(NamedTuple):
 
 
 class TextHead:
-    """Which tokens of one sequence's text the cut head lacks, and their rows of the whole one.
+    """The tokens of one sequence's text that the cut head lacks, and their rows of the whole head.
 
-    The logits of a row depend on the tokens up to it alone, as those of any model: a token counts
-    from where it stands in the text, and no longer once the text is cut before it.
+    The logits of a row depend only on the tokens up to it, as in any model: a token counts from its
+    first place in the text, and no longer once the text is cut before that.
 
     Args:
-        weight: the whole head, `[V, hidden]`. It is read where it lies, a row a token.
+        weight: the whole head, `[V, hidden]`. Only the rows of these tokens are read.
         has: the tokens that the cut head has.
         dtype: of the activations.
     """
@@ -51,10 +51,10 @@ class TextHead:
     def __init__(self, weight: Tensor, has: Collection[int], dtype: torch.dtype) -> None:
         self._weight, self._has, self._dtype = weight, has, dtype
         self._length = 0
-        self._first: dict[int, int] = {}  # the tokens that are lacking, by their first place
-        self._store = self._columns_of([])  # grows by doubling, so that a token is copied rarely
+        self._first: dict[int, int] = {}  # missing token -> its first place
+        self._store = self._columns_of([])  # doubles when full: tokens are rarely copied
 
-    @torch.inference_mode()  # as in the passes: tensors made in this mode change in it alone
+    @torch.inference_mode()  # as in the passes: inference tensors can be changed in this mode only
     def append(self, tokens: Sequence[int]) -> None:
         """Take the next tokens of the text."""
         old, lacking = len(self._first), self._lacking(tokens)
@@ -76,10 +76,10 @@ class TextHead:
     def columns(
         self, before: Sequence[int], rows: Sequence[int], visible: Tensor | None
     ) -> list[Columns]:
-        """What the scored rows of a pass need: the tokens of the text, and those that come in.
+        """What the scored rows of a pass need: the tokens of the text, and the new ones.
 
         Args:
-            before: tokens that come in before these rows; all of them see them.
+            before: new tokens before these rows; every row sees them.
             rows: the token of each scored row.
             visible: `[rows, rows]` bool, which of these rows each row sees; None is causal.
         """
@@ -96,7 +96,7 @@ class TextHead:
         return found
 
     def _lacking(self, tokens: Sequence[int]) -> dict[int, int]:
-        """The tokens that come up for the first time and are not in the cut head, and where."""
+        """New tokens that are not in the cut head, and the first place of each in `tokens`."""
         found: dict[int, int] = {}
         for place, token in enumerate(tokens):
             if token not in self._has and token not in self._first:

@@ -363,7 +363,7 @@ def test_a_replaced_forward_that_only_the_model_knows_is_refused() -> None:
     model = build("llama")
     inner = model.forward
     model.forward = lambda *args, **options: inner(*args, **options)
-    with pytest.raises(UnsupportedModel, match="does not leave its attention"):
+    with pytest.raises(UnsupportedModel, match="does not compute attention through"):
         HFDecoder(model)
 
 
@@ -487,7 +487,7 @@ def test_hybrids_with_recurrent_layers_are_refused(kind: str, probe: bool) -> No
     # Untrained weights of the usual size, so that the other ways weigh as little as they can.
     torch.manual_seed(0)
     model = STATEFUL[kind]().eval()
-    with pytest.raises(UnsupportedModel, match="other ways than attention"):
+    with pytest.raises(UnsupportedModel, match="not only through attention"):
         HFDecoder(model, probe=probe)
 
 
@@ -495,13 +495,13 @@ def test_models_without_attention_are_refused() -> None:
     config = transformers.MambaConfig(
         vocab_size=VOCAB, hidden_size=32, num_hidden_layers=2, state_size=4
     )
-    with pytest.raises(UnsupportedModel, match="does not leave its attention"):
+    with pytest.raises(UnsupportedModel, match="does not compute attention through"):
         HFDecoder(transformers.MambaForCausalLM(config))
 
 
 def test_models_with_attention_code_of_their_own_are_refused() -> None:
     config = transformers.BloomConfig(vocab_size=VOCAB, hidden_size=32, n_layer=2, n_head=4)
-    with pytest.raises(UnsupportedModel, match="does not leave its attention"):
+    with pytest.raises(UnsupportedModel, match="does not compute attention through"):
         HFDecoder(transformers.BloomForCausalLM(config))
 
 
@@ -647,11 +647,11 @@ def planted(kind: type[Planted]) -> Any:
 @pytest.mark.parametrize(
     ("kind", "says"),
     [
-        (OwnAttention, "does not leave its attention to the attention interface"),
+        (OwnAttention, "does not compute attention through the attention interface"),
         (Option, "calls attention with position_bias"),
-        (OwnMask, "builds attention masks or position biases of its own"),
+        (OwnMask, "builds its own attention masks or position biases"),
         (Prefix, "attends to keys that are not those of the new tokens"),
-        (Running, "other ways than attention"),
+        (Running, "not only through attention"),
         (Shift, "or counts positions by itself"),
         (Ratchet, "its state cannot be rolled back"),
     ],
@@ -666,7 +666,9 @@ def test_planted_models_are_refused_and_the_message_says_why(
 def test_layers_that_are_skipped_now_and_then_are_refused_when_it_happens() -> None:
     target = target_of(planted(Sometimes))
     slot = target.open(64)
-    with pytest.raises(UnsupportedModel, match="attended 0 times in a pass and 1 times before"):
+    with pytest.raises(
+        UnsupportedModel, match="called attention 0 times in a pass and 1 times before"
+    ):
         prefill(target, slot, tokens_of(40))
 
 

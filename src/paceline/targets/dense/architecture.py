@@ -1,4 +1,4 @@
-"""The shape of a model of the Llama family, as its configuration gives it."""
+"""The architecture of a model of the Llama family, read from its configuration."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 
 @dataclass(frozen=True, slots=True)
 class Architecture:
-    """What a configuration says of the shape of a model of the Llama family."""
+    """What a configuration says about the architecture of a model of the Llama family."""
 
     name: str
     vocab_size: int
@@ -82,7 +82,7 @@ class Architecture:
 
 
 def unsupported(config: Any) -> str | None:
-    """Why the lean decoder cannot take a model of this configuration; None where it can."""
+    """Why the lean decoder cannot take a model of this configuration; None if it can."""
     if config.model_type not in FAMILIES:
         return f"the family {config.model_type!r} is not one of {', '.join(sorted(FAMILIES))}"
     if "sliding_attention" in (getattr(config, "layer_types", None) or ()) or (

@@ -13,7 +13,7 @@ from paceline.errors import ModelError
 
 
 class Checkpoint(Mapping[str, Tensor]):
-    """The weights of a folder, each mapped from its file when it is asked for.
+    """The weights of a folder, each mapped from its file when it is read.
 
     A file is mapped anew for each tensor, so that its pages are given back when the tensor is
     dropped; one mapping for all would keep every page that was ever read.
@@ -27,7 +27,7 @@ class Checkpoint(Mapping[str, Tensor]):
         else:
             file = folder / "model.safetensors"
             if not file.exists():
-                raise ModelError(f"{folder} holds no model.safetensors; give a folder that does")
+                raise ModelError(f"{folder} has no model.safetensors; give a folder that does")
             with safe_open(file, framework="pt") as opened:
                 self._files = dict.fromkeys(opened.keys(), file)
 

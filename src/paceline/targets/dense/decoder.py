@@ -1,10 +1,10 @@
-"""A lean decoder for the Llama family: few operations a layer, weights packed for the CPU.
+"""A lean decoder for the Llama family: few operations per layer, weights packed for the CPU.
 
-It computes what `targets.hf` computes with the model's own modules, which is the reference that
-the tests hold it to. Small models are bound by the interpreter; here the projections of a layer
-are fused (query, key and value; gate and up) and residuals are added inside the products.
+It computes what `targets.hf` computes with the model's own modules, and the tests compare the two.
+Small models are bound by the interpreter, so the projections of a layer are fused (query, key and
+value; gate and up) and residuals are added inside the products.
 
-Families: llama, mistral without a window, qwen2, qwen3, gemma (the first).
+Families: llama, mistral without a window, qwen2, qwen3, gemma (the first version).
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ class DenseDecoder:
     """A `targets.decoder.Decoder` for the Llama family; see `loading` for how to make one.
 
     Args:
-        architecture: the shape.
+        architecture: see `Architecture`.
         embedding: `[V, hidden]`.
         layers: the decoder layers.
         norm: the last norm's weight.
         head: hidden states to logits, of all tokens or of those in `head_ids`.
         head_ids: the token ids of the head's outputs; None is all of them.
         dtype: of the activations.
-        whole_head: `[V, hidden]`, where it is cut: for the tokens of a sequence's own text.
+        whole_head: `[V, hidden]`, if `head` is cut: for the tokens of a sequence's text.
         row_costs: the time of its products by rows, see `kernels.packing.row_costs`.
     """
 
@@ -78,7 +78,7 @@ class DenseDecoder:
 
     @property
     def num_bytes(self) -> int:
-        """The weights that a pass reads."""
+        """The bytes of weights that a pass reads."""
         return self.head.num_bytes + sum(layer.num_bytes for layer in self.layers)
 
     @property
@@ -159,8 +159,8 @@ class DenseDecoder:
         logits = self.head(pad_rows(states, self.head.least_rows))[: len(states)]
         if self.head_ids is None:
             return logits
-        everywhere = logits.new_full((len(logits), self.architecture.vocab_size), -torch.inf)
-        return everywhere.index_copy_(1, self.head_ids, logits)
+        all_logits = logits.new_full((len(logits), self.architecture.vocab_size), -torch.inf)
+        return all_logits.index_copy_(1, self.head_ids, logits)
 
     def angles(self, positions: Tensor) -> Angles:
         """See `targets.layers.LayeredDecoder.angles`."""

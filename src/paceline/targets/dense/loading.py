@@ -1,7 +1,6 @@
-"""From the files or weights of a model to a `DenseDecoder`.
+"""Builds a `DenseDecoder` from the files or the weights of a model.
 
-The weights go from the file into their packed form one layer at a time, so that the peak memory is
-hardly more than the weights.
+The weights are packed one layer at a time, so that the peak memory is hardly more than the weights.
 """
 
 from __future__ import annotations
@@ -44,8 +43,8 @@ def load(
 
     Raises:
         UnsupportedModel: see `Architecture.of`.
-        ModelError: a weight is missing, has no place, or has another size than the configuration
-            says.
+        ModelError: a weight is missing, unknown to the model, or of another size than the
+            configuration says.
     """
     return from_weights(
         Checkpoint(folder),
@@ -67,15 +66,15 @@ def from_weights(
     head_ids: Tensor | None = None,
     kind: type[DenseDecoder] = DenseDecoder,
 ) -> DenseDecoder:
-    """Build a decoder of class `kind` from named weights, a model's `state_dict()` say.
+    """Build a decoder of class `kind` from named weights, for example a model's `state_dict()`.
 
     See `load`.
     """
     shape = Architecture.of(config)
     reader = WeightReader(weights, shape, config.intermediate_size, dtype, partial(packed, storage))
     with torch.inference_mode():
-        # Only the rows of the tokens that come up are read, so the embedding may stay where
-        # the file is mapped.
+        # Only the rows of the tokens that come up are read, so the embedding can stay in the
+        # mapped file.
         embedding = reader.embedding()
         layers = tuple(reader.layer(f"model.layers.{number}") for number in range(shape.num_layers))
         norm = reader.dense("model.norm.weight")
@@ -104,9 +103,9 @@ def over(
     *,
     row_costs: Mapping[int, float] | None = None,
 ) -> DenseDecoder:
-    """A decoder over weights that stay their owner's: it reads them where they lie.
+    """A decoder that shares the weights of their owner and reads them in place.
 
-    Takes no time and no memory worth mentioning. Changes of their numbers are seen.
+    Takes hardly any time or memory. In-place changes of the weights are seen.
 
     Args:
         weights: by name, all of one dtype, on the CPU.
@@ -128,7 +127,7 @@ def over(
 
 
 def prepare_kernels(shape: Architecture, dtype: torch.dtype) -> None:
-    """Compile and time the loops that passes of this shape use, so that no pass waits for them."""
+    """Compile and time the kernels that passes of this shape use, so that no pass waits for it."""
     if dtype is torch.bfloat16:
         row_operations.prepare()
         attention.prepare(shape.head_dim)

@@ -17,13 +17,13 @@ from paceline.targets.hf.lean import lean_decoder, not_lean
 
 
 class Look(NamedTuple):
-    """What was found out about a model.
+    """What is known about a model.
 
     Args:
-        model: it, without what torch.compile wraps it in.
-        mark: its fingerprint; None where it has foreign code, which is looked at in every call.
-        reason: why the lean decoder does not take it; None where it does.
-        row_costs: of its products, see `kernels.packing.row_costs`.
+        model: the model, without the wrapper of torch.compile.
+        mark: its fingerprint; None if it holds foreign code, which is inspected in every call.
+        reason: why the lean decoder does not take it; None if it does.
+        row_costs: the time of its products by rows, see `kernels.packing.row_costs`.
     """
 
     model: nn.Module
@@ -38,7 +38,7 @@ class Look(NamedTuple):
 
 
 def look_at(model: nn.Module) -> Look:
-    """Look at a model, or remember what was found out when nothing of it has changed since."""
+    """Inspect a model, or return what is known if nothing of it has changed since."""
     model = getattr(model, "_orig_mod", model)
     mark = fingerprint(model)
     if mark is None:
@@ -52,13 +52,13 @@ def look_at(model: nn.Module) -> Look:
 def decoder_of(model: nn.Module, look: Look | None = None) -> Decoder:
     """A decoder over the model's own weights, as the model is now; the model stays as it is.
 
-    The lean decoder where the model is what its class makes of its configuration and the class is
-    one that it knows, else the model's own modules. What was found out about a model is kept as
-    long as nothing of it changes but the numbers of its weights.
+    It is the lean decoder if that knows the model's class and the model is exactly what its class
+    makes of its configuration. Otherwise it runs the model's own modules. What was found out about
+    a model is cached until something other than the values of its weights changes.
 
     Args:
         model: a causal language model of transformers.
-        look: what `look_at` found just now.
+        look: what `look_at` has just returned.
 
     Raises:
         InvalidInput, UnsupportedModel: see `decoder.HFDecoder`.
@@ -76,7 +76,7 @@ def decoder_of(model: nn.Module, look: Look | None = None) -> Decoder:
 
 
 class _Known(NamedTuple):
-    """A `Look` without the model, which nobody is to keep alive."""
+    """A `Look` without the model, so that the cache does not keep it alive."""
 
     mark: Fingerprint
     reason: str | None
@@ -86,7 +86,7 @@ class _Known(NamedTuple):
 _KNOWN: WeakKeyDictionary[nn.Module, _Known] = WeakKeyDictionary()
 
 _MADE: WeakKeyDictionary[nn.Module, tuple[Fingerprint, HFDecoder]] = WeakKeyDictionary()
-"""Decoders that run modules: to copy those takes as long as a pass or more."""
+"""Decoders that run modules, cached because copying modules takes as long as a pass or more."""
 
 
 def _find_out(model: nn.Module, mark: Fingerprint) -> _Known:

@@ -1,8 +1,8 @@
 """A decoder over a Hugging Face causal language model that the user already has.
 
-The model's own code computes everything but attention: a shadow of it (`shadow.py`) runs with an
-attention function of ours (`interface.py`), which keeps keys and values in our caches. Neither a
-cache nor a mask of transformers takes part, and the model itself stays as it is.
+The model's own code computes everything but attention: a shadow of it (`shadow.py`) runs with
+Paceline's attention function (`interface.py`), which keeps keys and values in Paceline's caches.
+No cache and no mask of transformers is used, and the model itself is not changed.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ class HFDecoder:
     """A `targets.decoder.Decoder` over a causal language model of transformers.
 
     The model is left as it is: configuration, modules, weights, mode and gradients. Its weights
-    are shared, so they need no second place in memory and changes of them are seen; changes of
-    its modules after this call are not. Several threads may use one decoder.
+    are shared, so they take no more memory and changes of them are seen; changes of its modules
+    after this call are not. Several threads may use one decoder.
 
     Models are refused by trying them (see `probe.py`), not by their names. `info.max_length` is
     the model's context, or less: where its attention changes with the length (chunks, rotary
@@ -50,15 +50,15 @@ class HFDecoder:
     Args:
         model: a `PreTrainedModel` that gives logits, in float32, bfloat16 or float16, with or
             without adapters, compiled or not, on one or more devices.
-        probe: compare with the model's own logits. This is done once for a model, and costs four
-            short passes, and more where rounding hides what they say; without it two passes of two
-            rows are left. A model with hooks or replaced functions is compared each time: they may
-            do something else by now.
+        probe: compare with the model's own logits. This is done once for a model and costs four
+            short passes, or more if rounding hides the result; without it, two passes of two rows
+            remain. A model with hooks or replaced functions is compared each time, because their
+            behaviour may have changed.
 
     Raises:
         InvalidInput: not a model of transformers.
         UnsupportedModel: it cannot be decoded exactly; the message says why.
-        ModelError: its weights hold numbers that are none.
+        ModelError: its logits are NaN or infinite.
 
     Example:
         >>> from transformers import LlamaConfig, LlamaForCausalLM
@@ -118,7 +118,7 @@ class HFDecoder:
             _KNOWN[model] = _Known(mark, self._layout, must_probe or known.probed)
 
     def is_current(self, model: nn.Module) -> bool:
-        """Whether the weights and buffers are those of `model`, given that its modules are."""
+        """Whether weights and buffers are still those of `model`, whose modules are unchanged."""
         ours, theirs = list(self._model.parameters()), list(model.parameters())
         if len(ours) != len(theirs) or any(a is not b for a, b in zip(ours, theirs, strict=True)):
             return False
@@ -153,7 +153,7 @@ class HFDecoder:
             hidden = taken.states(self.device)
         if running.calls != len(layout.windows):
             raise UnsupportedModel(
-                f"{self._name} attended {running.calls} times in a pass and "
+                f"{self._name} called attention {running.calls} times in a pass and "
                 f"{len(layout.windows)} times before; Paceline takes models whose every pass goes "
                 "through the same layers"
             )
@@ -183,8 +183,8 @@ class HFDecoder:
     def _probe(self, model: nn.Module, tokens: list[list[int]], truth: Tensor) -> None:
         """Compare with the model's own logits `truth`, and raise where they differ.
 
-        What rounding may explain in a coarse number format is looked at again: in float32, or
-        where the weights cannot be cast, with the noise of the model at hand.
+        A difference that rounding in a coarse number format may explain is checked again: in
+        float32, or, if the weights cannot be cast, with the rounding noise of this model.
         """
         if not truth.isfinite().any(-1).all() or truth.isnan().any():
             raise not_numbers(self._name, model)
@@ -205,7 +205,7 @@ class HFDecoder:
             raise differs(self._name, found, where)
 
     def _float32(self, model: nn.Module, tokens: list[list[int]]) -> Tensor | None:
-        """The logits of `model` in float32; None where its code insists on another format."""
+        """The logits of `model` in float32; None if its code insists on another format."""
         try:
             with in_float32(model), torch.inference_mode():
                 logits = self._plain(tokens, model)
@@ -216,8 +216,8 @@ class HFDecoder:
     def _trace(self, tokens: list[list[int]]) -> _Layout:
         """Learn how each layer attends, and what the model gives.
 
-        While attention gives nothing, a token cannot change the logits of the next one, unless
-        layers of another kind carry it on.
+        While attention returns zeros, a token cannot change the logits of the next one, unless
+        layers of another kind pass information on.
         """
         set_attention(self._model, TRACE)
         rows = torch.arange(2, device=self.device)
@@ -235,16 +235,16 @@ class HFDecoder:
                         tracing, torch.tensor(pair, device=self.device), rows, **keep
                     )
             except (AttributeError, TypeError) as error:
-                # Attention code of the model's own tries to compute with what stands for a mask.
+                # The model's own attention code tries to compute with the placeholder for a mask.
                 if tracing.windows:
                     raise
                 cause = error
             if not tracing.windows:
                 why = foreign_code(self._model) or (
-                    "recurrent layers, sparse attention, or attention code of its own"
+                    "recurrent layers, sparse attention, or its own attention code"
                 )
                 raise UnsupportedModel(
-                    f"{self._name} does not leave its attention to the attention interface of "
+                    f"{self._name} does not compute attention through the attention interface of "
                     f"transformers ({why}), so Paceline cannot keep its keys and values"
                 ) from cause
             found.append(logits[-1])
@@ -268,7 +268,7 @@ class HFDecoder:
         )
 
     def _coupled(self, tokens: list[list[int]], rows: Tensor) -> bool:
-        """Whether tokens reach earlier ones too, as no state that is kept can."""
+        """Whether tokens change the logits of earlier ones too, which no cached state can do."""
         one, other = tokens
         first, again, changed = (
             self._forward(Tracing(self._name), torch.tensor(pair[::-1], device=self.device), rows)[
@@ -276,7 +276,7 @@ class HFDecoder:
             ]
             for pair in (one, one, other)
         )
-        # What changes by itself from pass to pass says nothing of the other token.
+        # Logits that vary from pass to pass by themselves prove nothing about the other token.
         leak = LEAK[first.dtype]
         return distance(first, again) <= leak < distance(first, changed)
 
@@ -295,13 +295,13 @@ class HFDecoder:
         if logits is None or logits.dim() != 3 or logits.shape[-1] < self._vocab_size:
             raise UnsupportedModel(
                 f"{self._name} does not give each token a row of {self._vocab_size} logits (it has "
-                "no head for language, or another one); load it with AutoModelForCausalLM"
+                "no language-model head, or a different one); load it with AutoModelForCausalLM"
             )
         return logits
 
     @contextmanager
     def _foreign_code(self) -> Iterator[None]:
-        """Turn what the model's code raises on plain input into `UnsupportedModel`."""
+        """Turn an error that the model's code raises on plain input into `UnsupportedModel`."""
         try:
             yield
         except (PacelineError, torch.OutOfMemoryError):
@@ -316,9 +316,9 @@ class HFDecoder:
 class _Layout(NamedTuple):
     """What tracing learns of a model.
 
-    `windows` holds one window an attention call, in their order; `limit` is the length up to
-    which chunks make no difference; `keeps_rows` says that logits of chosen rows can be had;
-    `layers` is the name of the list of decoder layers, and `gives` is what they give to drafters.
+    `windows` holds one window per attention call, in order; `limit` is the length up to which
+    chunks make no difference; `keeps_rows` says that the model can compute the logits of chosen
+    rows; `layers` is the name of the list of decoder layers, and `gives` is what a drafter can get.
     """
 
     windows: tuple[int | None, ...]
@@ -330,7 +330,7 @@ class _Layout(NamedTuple):
 
 
 class _Known(NamedTuple):
-    """A layout, and the fingerprint of the model that it was learnt from."""
+    """A layout, and the fingerprint of the model that was traced."""
 
     mark: Fingerprint
     layout: _Layout | None
@@ -339,31 +339,31 @@ class _Known(NamedTuple):
 
 _UNKNOWN = _Known((), None, False)
 _KNOWN: WeakKeyDictionary[nn.Module, _Known] = WeakKeyDictionary()
-"""The models seen so far, so that each is traced and probed once. The shadow is always made anew:
-it has to show the hooks and adapters of the moment."""
+"""The models seen so far, so that each is traced and probed once. The shadow is made anew each
+time, because it has to have the current hooks and adapters."""
 
 
 def _layer_weights(model: Any) -> int:
-    """The weights of all but the embedding and the head, which a prompt's tokens skip."""
+    """The number of weights without the embedding and the head, which prompt tokens skip."""
     outside = [model.get_input_embeddings(), causal_of(model).get_output_embeddings()]
     skipped = {id(weight) for part in outside if part is not None for weight in part.parameters()}
     return sum(weight.numel() for weight in model.parameters() if id(weight) not in skipped)
 
 
 def _start_token(config: PreTrainedConfig) -> int | None:
-    """The token that texts begin with; None where the model names none."""
+    """The token that texts begin with; None if the model names none."""
     token = getattr(config.get_text_config(decoder=True), "bos_token_id", None)
     return token if isinstance(token, int) else None
 
 
 def _device_of(model: Any) -> torch.device:
-    """Where the model takes its tokens."""
+    """The device that the model takes its tokens on."""
     device: torch.device = model.get_input_embeddings().weight.device
     return device
 
 
 def _accepted(forward: Callable[..., Any]) -> Callable[[str], bool]:
-    """Whether `forward` takes an argument of a name."""
+    """A function that says whether `forward` takes an argument of a given name."""
     parameters = inspect.signature(forward).parameters
     takes_all = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
     return lambda name: takes_all or name in parameters
@@ -375,7 +375,7 @@ def _context(config: PreTrainedConfig) -> int | None:
     names = ("max_position_embeddings", "n_positions", "n_ctx", "max_seq_len")
     limits = [getattr(text, name, None) for name in names]
     rope = getattr(text, "rope_parameters", None) or {}
-    # A model with layers of several kinds has one set of parameters a kind.
+    # A model with layers of several kinds has one set of parameters per kind.
     kinds = [rope, *(value for value in rope.values() if isinstance(value, dict))]
     limits += [
         kind["original_max_position_embeddings"]

@@ -1,8 +1,8 @@
-"""A model of transformers as a draft: a coarse copy of its layers, its own embedding and head.
+"""A model of transformers as a draft model: its layers in few bits, its own embedding and head.
 
-Drafts are verified, so their model may be coarse. The copy holds the layers in few bits, and an
-output head of the most frequent tokens; rows of tokens that a text brings are read from the model's
-own head.
+Drafts are verified, so the draft model may be coarse. The copy holds the layers in few bits, and an
+output head for the most frequent tokens; the rows of other tokens that occur in a text are read
+from the model's own head.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from paceline.targets.hf.fingerprint import Fingerprint
 from paceline.targets.hf.lean import named_weights
 
 _LAST = 1024
-"""Tokens at the end of a vocabulary that stay: those that structure a text have the highest ids."""
+"""Tokens kept from the end of a vocabulary: those that structure a text have the highest ids."""
 
 
 def draft_decoder_of(
@@ -33,16 +33,16 @@ def draft_decoder_of(
     head_tokens: int | None = None,
     look: Look | None = None,
 ) -> Decoder:
-    """A decoder to draft with; the model stays as it is.
+    """A decoder to draft with; the model itself is not changed.
 
-    It is made once for a model, storage and head, and again when weights have changed.
+    It is made once per model, storage and head, and again when weights have changed.
 
     Args:
         model: a causal language model of transformers.
         storage: how the layers are kept; "auto" and "plain" share the model's own weights.
         head_tokens: cut the output head to this many of the lowest ids, which are the most frequent
-            tokens where a tokenizer numbers them so; None leaves it whole.
-        look: what `choice.look_at` found just now.
+            tokens in tokenizers that number by frequency; None leaves it whole.
+        look: what `choice.look_at` has just returned.
 
     Raises:
         InvalidInput, UnsupportedModel: see `choice.decoder_of`.
@@ -80,7 +80,7 @@ def _copy_of(model: nn.Module, storage: Storage, head_tokens: int | None) -> Den
         config,
         dtype=weights["model.embed_tokens.weight"].dtype,
         storage=storage,
-        # int8 is hardly faster than bfloat16, and the head is what tells close tokens apart.
+        # int8 is hardly faster than bfloat16, and the head needs precision to rank close tokens.
         head_storage="auto" if storage == "int8" else storage,
         head_ids=None if head_tokens is None else head_ids(model, head_tokens),
     )
@@ -104,7 +104,7 @@ def _numbers(value: Any) -> Iterable[int]:
 
 
 def _versions(model: nn.Module) -> tuple[tuple[int, int], ...]:
-    """Where the weights lie, and how often they were written to."""
+    """The address of each weight, and how often it was written to."""
     return tuple(
         (weight.data_ptr(), 0 if weight.is_inference() else weight._version)
         for weight in model.parameters()

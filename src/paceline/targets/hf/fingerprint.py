@@ -1,9 +1,9 @@
-"""What a model of transformers is at the moment, but for the numbers in its weights.
+"""A fingerprint of a model of transformers: all that determines its results but its weights.
 
-What was found out about a model (how it attends, whether a probe accepted it) holds as long as its
-fingerprint does. Code that was put into it from outside, hooks and replaced functions, may behave
-in another way tomorrow without looking different: a model with such has no fingerprint, and is
-looked at anew in every call.
+What was found out about a model (how it attends, whether a probe accepted it) is valid as long as
+its fingerprint is the same. Code that was added from outside, such as hooks and replaced functions,
+may change its behaviour without looking different. So a model with such code has no fingerprint,
+and is inspected again in every call.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from transformers import GenerationConfig, PreTrainedConfig
 Fingerprint = tuple[Hashable, ...]
 
 _SMALL = 4096
-"""Buffers of up to this many numbers are compared by their numbers: rotary frequencies, scales."""
+"""Buffers of up to this many numbers are compared by value: rotary frequencies, scales."""
 
 _DEPTH = 4
-"""How deep values are looked into: the settings of an adapter are in lists in dicts."""
+"""How deep nested values are inspected: the settings of an adapter are in lists in dicts."""
 
 _BOOKKEEPING = frozenset({"training", "generation_config", "hf_quantizer", "warnings_issued"})
-"""Attributes that change nothing of what a pass in evaluation mode computes."""
+"""Attributes that do not change what a pass in evaluation mode computes."""
 
 
 class _Opaque(Exception):
@@ -46,7 +46,7 @@ def is_patched(module: nn.Module) -> bool:
 
 
 def fingerprint(model: nn.Module) -> Fingerprint | None:
-    """Equal fingerprints, equal behaviour, given equal weights; None for a model with foreign code.
+    """Equal fingerprints and weights mean equal behaviour; None for a model with foreign code.
 
     It covers classes and their functions, settings of modules, configurations, adapters, and the
     dtypes, shapes and devices of tensors. It takes a few milliseconds.
@@ -75,7 +75,7 @@ def fingerprint(model: nn.Module) -> Fingerprint | None:
 
 
 def foreign_code(model: nn.Module) -> str | None:
-    """Where a module has a hook, or a `forward` that is not its class's; None where nowhere.
+    """Which module has a hook, or a `forward` that is not its class's; None if no module has.
 
     >>> model = nn.Sequential(nn.Linear(2, 3))
     >>> foreign_code(model)
@@ -93,7 +93,7 @@ def foreign_code(model: nn.Module) -> str | None:
 
 
 def _has_hooks(module: nn.Module) -> bool:
-    """Whether a module has hooks of others than transformers.
+    """Whether a module has hooks that transformers did not add.
 
     Once a model was called with `output_hidden_states` or `output_attentions`, transformers leaves
     hooks on it that do nothing in other calls.
@@ -118,7 +118,7 @@ def _of_module(name: str, module: nn.Module) -> Hashable:
         for key, value in vars(module).items()
         if not key.startswith("_") and key not in _BOOKKEEPING and key != "forward"
     )
-    # Of an adapter, which of several is on and which are merged.
+    # For an adapter: which of several is active and which are merged.
     hidden = tuple(
         (key, _of_value(value, _DEPTH))
         for key, value in vars(module).items()
@@ -137,7 +137,7 @@ def _of_tensor(tensor: Tensor | None, *, by_value: bool) -> Hashable:
 
 
 def _of_value(value: Any, depth: int) -> Hashable:
-    """A value as something to compare.
+    """A value in a form that can be compared.
 
     Raises:
         _Opaque: it is code, or something unknown.
@@ -147,7 +147,7 @@ def _of_value(value: Any, depth: int) -> Hashable:
     if isinstance(value, (torch.dtype, torch.device, torch.Size)):
         return value
     if isinstance(value, (nn.Module, PreTrainedConfig, GenerationConfig)):
-        return type(value).__qualname__  # looked at for itself
+        return type(value).__qualname__  # modules are inspected separately
     if isinstance(value, Tensor):
         return _of_tensor(value, by_value=True)
     if isinstance(value, FunctionType) and _is_importable(value):
@@ -173,13 +173,13 @@ def _of_value(value: Any, depth: int) -> Hashable:
 
 
 def _is_importable(function: FunctionType) -> bool:
-    """Whether it is what its module has under its name: no closure, no lambda."""
+    """Whether its module has it under its name: no closure, no lambda."""
     home = sys.modules.get(function.__module__)
     return getattr(home, function.__qualname__, None) is function
 
 
 def _code_of(kind: type) -> Hashable:
-    """A class, its `forward`, and the functions beside it in its module, which it may call."""
+    """A class, its `forward`, and the functions of its module, which it may call."""
     home = sys.modules.get(kind.__module__)
     beside = vars(home).values() if home is not None else ()
     functions = tuple(value for value in beside if isinstance(value, FunctionType))

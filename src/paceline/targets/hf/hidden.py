@@ -1,9 +1,9 @@
 """Hidden states, the embedding and the output head of a model of transformers.
 
-What enters a layer, what leaves the last one and what comes out of the final norm is taken where it
-passes by, by hooks on the shadow's own modules, so that it is what the model computes, to the bit.
-Transformers' `output_hidden_states` does not have what leaves the last layer: its last entry is the
-state after the final norm.
+Hooks on the shadow's modules capture the input of each layer, the output of the last layer and the
+output of the final norm. So these are what the model computes, to the bit. Transformers'
+`output_hidden_states` lacks the output of the last layer: its last entry is the state after the
+final norm.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from paceline.core.target import Need
 
 @dataclass(slots=True, eq=False)
 class Taken:
-    """What passes have taken of the states that are `asked` for; `order` is that of the layers."""
+    """The states that passes have captured of those `asked` for; `order` is that of the layers."""
 
     asked: Hidden
     layers: dict[int, Tensor] = field(default_factory=dict)
@@ -35,7 +35,7 @@ class Taken:
     order: list[int] = field(default_factory=list)
 
     def states(self, device: torch.device) -> HiddenStates:
-        """All that was asked for, `[rows, hidden]` each, on one device."""
+        """All states that were asked for, `[rows, hidden]` each, on one device."""
         layers = {layer: self.layers[layer].to(device) for layer in self.asked.layers}
         return HiddenStates(layers, None if self.final is None else self.final.to(device))
 
@@ -44,7 +44,7 @@ _TAKEN: ContextVar[Taken | None] = ContextVar("paceline_hidden_states", default=
 
 
 class Taps:
-    """The places of a shadow where hidden states pass by.
+    """The places in a shadow where hidden states can be captured.
 
     Args:
         model: the shadow.
@@ -60,12 +60,12 @@ class Taps:
 
     @property
     def num_layers(self) -> int:
-        """How many decoder layers there are."""
+        """The number of decoder layers."""
         return len(self._layers)
 
     @contextmanager
     def taking(self, asked: Hidden) -> Iterator[Taken]:
-        """Take what is asked for in the passes inside, in this thread alone."""
+        """Capture what is asked for in the passes inside, in this thread only."""
         self._hook(asked)
         token = _TAKEN.set(taken := Taken(asked))
         try:
@@ -74,13 +74,13 @@ class Taps:
             _TAKEN.reset(token)
 
     def remove(self) -> None:
-        """Take the hooks off again."""
+        """Remove the hooks."""
         with self._lock:
             while self._hooks:
                 self._hooks.popitem()[1].remove()
 
     def _hook(self, asked: Hidden) -> None:
-        """Put hooks where there are none yet, so that passes that ask for nothing have none."""
+        """Add the hooks that are missing; a model whose states nobody asks for has none."""
         last = len(self._layers)
         places = {*asked.layers, *([last + 1] if asked.final else [])}
         with self._lock:
@@ -113,7 +113,7 @@ def _leaving(layer: int) -> Any:
 def _take(layer: int, states: Any) -> None:
     taken = _TAKEN.get()
     if taken is not None and layer in taken.asked.layers and isinstance(states, Tensor):
-        # A copy: some layers add to what they are given in its place.
+        # A copy: some layers add to their input in place.
         taken.layers[layer] = states[0].clone()
         taken.order.append(layer)
 
@@ -127,7 +127,7 @@ def _final(_: nn.Module, __: tuple[Any, ...], output: Any) -> None:
 def layers_of(model: nn.Module, attended: Sequence[nn.Module]) -> str | None:
     """The name of the list of decoder layers: the one that holds every module that attended.
 
-    None where there is no such list.
+    None if there is no such list.
     """
     names = {id(module): name for name, module in model.named_modules()}
     lists = set()
@@ -141,10 +141,10 @@ def layers_of(model: nn.Module, attended: Sequence[nn.Module]) -> str | None:
 
 
 def offer(model: nn.Module, taken: Taken, logits: Tensor) -> frozenset[Need | Hidden]:
-    """What a model can hand to drafters, seen from a pass over two rows that took all it could.
+    """What a model can give to drafters, learnt from a pass over two rows that captured everything.
 
-    Hidden states, if each layer was gone through once and in order; the embedding and the head, if
-    the head makes the `logits` `[.., V]` of the last rows from their states.
+    Hidden states, if the pass went through each layer once and in order; the embedding and the
+    head, if the head computes the `logits` `[.., V]` of the last rows from their states.
     """
     rows = [*taken.layers.values(), *([] if taken.final is None else [taken.final])]
     in_order = taken.order == list(taken.asked.layers) and taken.final is not None
@@ -153,7 +153,7 @@ def offer(model: nn.Module, taken: Taken, logits: Tensor) -> frozenset[Need | Hi
     assert taken.final is not None
     try:
         found = Head(model)(taken.final[-len(logits) :])
-    except Exception:  # noqa: BLE001 - the model's own code, run in a way that it may not know
+    except Exception:  # noqa: BLE001 - the model's own code, run in a way that it may not support
         return frozenset({taken.asked})
     if not torch.allclose(found.float(), logits.float(), rtol=1e-2, atol=1e-2):
         return frozenset({taken.asked})
@@ -161,7 +161,7 @@ def offer(model: nn.Module, taken: Taken, logits: Tensor) -> frozenset[Need | Hi
 
 
 def causal_of(model: nn.Module) -> Any:
-    """The part of a model that has the head, which adapters may wrap."""
+    """The part of a model that has the head, without the adapters that may wrap it."""
     for module in model.modules():
         if isinstance(module, PreTrainedModel) and module.get_output_embeddings() is not None:
             return module
@@ -169,7 +169,7 @@ def causal_of(model: nn.Module) -> Any:
 
 
 def body_of(causal: Any) -> Any:
-    """The part that has the layers and the final norm, and whose output goes into the head."""
+    """The part that has the layers and the final norm; its output goes into the head."""
     decoder = causal.get_decoder()
     return causal.base_model if decoder is causal else decoder
 
@@ -177,7 +177,7 @@ def body_of(causal: Any) -> Any:
 class Head:
     """From states after the final norm to logits, by the model's own code, scaling included.
 
-    The model runs with a part that hands its input through in place of the layers.
+    The model runs with a part that returns its input in place of the layers.
     """
 
     def __init__(self, model: nn.Module) -> None:
@@ -194,7 +194,7 @@ class Head:
 
 
 def _with(module: nn.Module, path: Sequence[str], part: nn.Module) -> nn.Module:
-    """A module with another one at a path inside; all others are shared."""
+    """A copy of a module with another part at a path inside; all other parts are shared."""
     if not path:
         return part
     changed = copy.copy(module)
@@ -206,12 +206,12 @@ def _with(module: nn.Module, path: Sequence[str], part: nn.Module) -> nn.Module:
 
 class _Body(nn.Module):
     def forward(self, *_: Any, inputs_embeds: Tensor, **__: Any) -> _Output:
-        """Stand for the layers."""
+        """Return the input, in place of the layers."""
         return _Output((inputs_embeds,))
 
 
 class _Output(tuple[Tensor, ...]):
-    """An output of a base model of any kind that has nothing but states."""
+    """The output of a base model that holds only states, whatever its class."""
 
     @property
     def last_hidden_state(self) -> Tensor:

@@ -1,8 +1,8 @@
-"""Our attention function behind transformers' attention interface.
+"""Paceline's attention function, registered with transformers' attention interface.
 
-Two implementations are registered. Under `RUN` the new keys and values go into our caches and the
-rows attend there; no mask is built. Under `TRACE` nothing is computed: each layer tells how it
-attends, and what `attend` could not do exactly is refused.
+Two implementations are registered. Under `RUN` the new keys and values go into Paceline's caches
+and the rows attend there; no mask is built. Under `TRACE` nothing is computed: the arguments of
+each call show how a layer attends, and a way that `attend` cannot compute exactly is refused.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ RUN, TRACE = "paceline", "paceline_trace"
 """The names of our attention implementations in a model's config."""
 
 _SERVED = frozenset({"sliding_window", "softcap", "s_aux"})
-"""Options of an attention call that change what it computes, and that `attend` knows."""
+"""Options of an attention call that change what it computes, and that `attend` supports."""
 
 _IDLE = frozenset({"position_ids", "logits_to_keep"})
-"""Options that change nothing. Positions are in queries and keys already, and which logits are
-wanted is no matter of attention; some models hand on whatever they are given."""
+"""Options that change nothing. Positions are in queries and keys already, and attention does not
+depend on which logits are wanted; some models pass on every option that they are called with."""
 
 
 def set_attention(model: nn.Module, name: str) -> None:
@@ -42,7 +42,7 @@ def set_attention(model: nn.Module, name: str) -> None:
 
 @contextmanager
 def attending(state: Tracing | Running) -> Iterator[None]:
-    """Let `state` do the attention of the passes inside, in this thread alone."""
+    """Let `state` compute the attention of the passes inside, in this thread only."""
     token = _STATE.set(state)
     try:
         yield
@@ -66,8 +66,8 @@ class Call(NamedTuple):
 class Running:
     """A real pass. The n-th attention call belongs to layer n and has the n-th window.
 
-    Counting takes no attribute of the modules for granted, and gives layers that share a module
-    a cache each.
+    Counting the calls needs no attribute of the modules, and gives layers that share a module
+    separate caches.
     """
 
     batch: Pass
@@ -87,18 +87,18 @@ class Running:
             window=self.windows[layer] if layer < len(self.windows) else None,
             softcap=call.options.get("softcap"),
             sinks=call.options.get("s_aux"),
-        )[None].contiguous()  # as from transformers' own functions; some models take a view of it
+        )[None].contiguous()  # as transformers returns it; some models take a view of it
 
 
 @dataclass(slots=True, eq=False)
 class Tracing:
-    """A pass that only looks.
+    """A pass that only records how each layer attends.
 
     Args:
-        name: the model's, for messages.
+        name: the name of the model, for messages.
         windows: the window of each attention call so far.
-        limit: the length up to which chunks of positions make no difference.
-        attended: the modules that attended so far.
+        limit: the length up to which chunked attention makes no difference.
+        attended: the modules that have called attention so far.
     """
 
     name: str
@@ -110,10 +110,10 @@ class Tracing:
         """Zeros, `[1, N, heads, head_dim]`.
 
         Raises:
-            UnsupportedModel: the layer attends in a way that `attend` does not know.
+            UnsupportedModel: the layer attends in a way that `attend` does not support.
         """
         if call.query.shape[2] != call.key.shape[2] or call.query.shape[0] != 1:
-            self._refuse("attends to keys that are not those of the new tokens (a prefix, say)")
+            self._refuse("attends to keys that are not those of the new tokens (such as a prefix)")
         for name, value in call.options.items():
             if value is not None and value is not False and name not in _SERVED | _IDLE:
                 self._refuse(f"calls attention with {name}, which Paceline does not know")
@@ -123,7 +123,7 @@ class Tracing:
                 self._refuse("attends to later tokens")
             pattern = Pattern(call.options.get("sliding_window"))
         if not isinstance(pattern, Pattern):
-            self._refuse("builds attention masks or position biases of its own")
+            self._refuse("builds its own attention masks or position biases")
         if not pattern.known:
             self._refuse("masks attention in a way that Paceline does not know")
         self.windows.append(pattern.window)
@@ -153,12 +153,12 @@ class Pattern:
 
 
 def pattern_of(mask: Callable[..., Any], size: int | None, device: torch.device) -> Pattern:
-    """Which pattern a mask function of transformers is, found out at the places that differ.
+    """The pattern of a mask function of transformers, found by calling it where patterns differ.
 
     Args:
         mask: from (batch, head, query position, key position) to whether the key is seen.
-        size: the window or chunk size that goes with it.
-        device: where the function has its tensors.
+        size: the window or chunk size that belongs to it.
+        device: the device of the function's tensors.
     """
     if mask is causal_mask_function:
         return Pattern()

@@ -1,9 +1,8 @@
-"""The lean decoder over a model that its owner holds: the same weights, none of its modules.
+"""The lean decoder over a model in memory: it shares the weights and runs none of the modules.
 
-It computes what the classes of transformers make of a configuration. So it is for models that are
-that and no more: every module of the class's own, with the settings that it was built with, without
-hooks, adapters, quantized weights or replaced functions. For others there is `decoder.HFDecoder`,
-which runs the modules themselves.
+It computes what the classes of transformers make of a configuration. So it takes only models that
+are exactly that: every module is as its class built it, without hooks, adapters, quantized weights
+or replaced functions. For all others there is `decoder.HFDecoder`, which runs the modules.
 """
 
 from __future__ import annotations
@@ -33,17 +32,17 @@ _DTYPES = (torch.bfloat16, torch.float32)
 _PLAIN_ATTENTION = ("eager", "sdpa")
 
 _LENGTH = 12
-"""Tokens of the text that a small model is tried on."""
+"""The length of the text that a small model is compared on."""
 
 _TOLERANCE = 5e-4
-"""The largest difference that rounding in float32 explains; it was up to 1e-6."""
+"""The largest difference that rounding in float32 explains; up to 1e-6 was measured."""
 
 
 def lean_decoder(model: nn.Module, *, row_costs: Mapping[int, float] | None = None) -> DenseDecoder:
-    """A decoder over the weights of `model`, which stays as it is; see `not_lean` for which.
+    """A decoder over the weights of `model`, which is not changed; see `not_lean`.
 
-    It is made in a moment, and has to be made anew when weights of the model are replaced (not when
-    their numbers change).
+    Making it takes hardly any time. It has to be made again when weights of the model are replaced,
+    not when their values change.
 
     Args:
         model: a causal language model of transformers.
@@ -51,26 +50,26 @@ def lean_decoder(model: nn.Module, *, row_costs: Mapping[int, float] | None = No
     """
     config: Any = copy.copy(model.config)
     config.name_or_path = config.name_or_path or type(model).__name__
-    # Those of the model itself, which rounds them when it is moved to another dtype as a whole.
+    # The model's own frequencies: moving a whole model to another dtype rounds them.
     frequencies = model.get_buffer("model.rotary_emb.inv_freq").float()
     shape = replace(Architecture.of(config), inverse_frequencies=frequencies)
     return over(named_weights(model), shape, config.intermediate_size, row_costs=row_costs)
 
 
 def named_weights(model: nn.Module) -> dict[str, Tensor]:
-    """The weights by name, those of a tied head too, each sharing its memory."""
+    """The weights by name, with those of a tied head; they share the model's memory."""
     named = model.named_parameters(remove_duplicate=False)
     return {name: weight.detach() for name, weight in named}
 
 
 def not_lean(model: nn.Module) -> str | None:
-    """Why the lean decoder does not take this model; None where it does.
+    """Why the lean decoder does not take this model; None if it does.
 
-    It is held against one that its class makes of its configuration, without memory for weights.
+    It is compared with a model that its class builds from its configuration on the meta device.
     """
     config = getattr(model, "config", None)
     if not isinstance(config, PreTrainedConfig):
-        return "it is no model of transformers"
+        return "it is not a model of transformers"
     if reason := unsupported(config):
         return reason
     if reason := foreign_code(model):
@@ -99,8 +98,8 @@ def not_lean(model: nn.Module) -> str | None:
 def _small_error(kind: type, config: Any) -> float:
     """How far the lean decoder is off the class's own pass, for a small model in float32.
 
-    With the settings of `config` but for its sizes. (The model at hand might be in bfloat16, whose
-    rounding hides what this is to find, and its passes take long.)
+    The small model has the settings of `config`, except its sizes. The model itself may be in
+    bfloat16, whose rounding would hide the differences, and its passes take long.
     """
     small = copy.deepcopy(config)
     grouped = config.num_key_value_heads < config.num_attention_heads
@@ -139,9 +138,9 @@ def _small_error(kind: type, config: Any) -> float:
 
 
 def _difference(found: Mapping[str, nn.Module], built: Mapping[str, nn.Module]) -> str | None:
-    """Where a model is not what its class makes of its configuration."""
+    """Where a model differs from what its class makes of its configuration."""
     if found.keys() != built.keys():
-        return f"its modules are others ({next(iter(found.keys() ^ built.keys()))!r})"
+        return f"its modules differ ({next(iter(found.keys() ^ built.keys()))!r})"
     for name, module in found.items():
         fresh = built[name]
         if type(module) is not type(fresh):
@@ -175,7 +174,7 @@ def _is_theirs(thing: Any, *packages: str) -> bool:
 
 
 def _has_its_own_forward(kind: type) -> bool:
-    """Whether a class computes what its source says: functions in its place come from elsewhere."""
+    """Whether a class has the `forward` of its source, and not one patched in from elsewhere."""
     home = sys.modules.get(kind.__module__)
     for base in kind.__mro__:
         if "forward" in vars(base):

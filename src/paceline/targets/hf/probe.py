@@ -1,8 +1,8 @@
-"""Does a decoder give the logits of the model it stands for? Found out by trying, not by name.
+"""Does a decoder give the logits of the model that it runs? Tested by passes, not by name.
 
-A model may keep state that is not in its keys and values, mask in a way of its own, or take its
-positions from somewhere else. What flags and class names say of that is often wrong or missing
-(transformers #46937), so the probe appends, scores a tree, commits, cuts, appends something else
+A model may keep state that is not in its keys and values, use unusual masks, or take its positions
+from somewhere else. Flags and class names are often wrong about that, or say nothing
+(transformers #46937). So the probe appends, scores a tree, commits, cuts, appends something else
 and compares every row with a plain pass of the whole sequence.
 """
 
@@ -28,19 +28,19 @@ TOLERANCE = {torch.float64: 1e-8, torch.float32: 5e-4, torch.float16: 2e-2, torc
 """The largest difference that rounding explains in any model, as a share of the logits' spread.
 
 Between passes of different shapes it was up to 3e-5 in float32. In bfloat16 it was mostly below
-.03, and up to 1.4 in a trained model whose text began without a start token: where more than this
-is found in such a format, `rounding.py` says how much the model at hand explains."""
+.03, and up to 1.4 in a trained model whose text began without a start token. For larger differences
+in such a format `rounding.py` measures how much the rounding of this model explains."""
 
 LEAK = {torch.float64: 1e-9, torch.float32: 2e-5, torch.float16: 2e-3, torch.bfloat16: 1e-2}
-"""The same between passes of one shape: 0, or in mixtures of experts, whose products depend on
-which tokens choose which expert, 4e-6 in float32."""
+"""The same between passes of one shape. It was 0, and 4e-6 in float32 in mixtures of experts, whose
+products depend on which tokens choose which expert."""
 
 
 def probe_tokens(vocab_size: int, start: int | None = None) -> list[list[int]]:
     """Two sequences, from the middle of the vocabulary, where no special tokens are.
 
-    They begin with the model's start token where it has one: a trained model rounds much worse
-    without.
+    They begin with the model's start token if it has one: without it, rounding errors of a trained
+    model are much larger.
 
     >>> probe_tokens(64)
     [[16, 20, 24, 28, 32, 36], [16, 20, 24, 40, 44, 48]]
@@ -56,7 +56,7 @@ def probe_tokens(vocab_size: int, start: int | None = None) -> list[list[int]]:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """What the probe found: why, how far off the logits are, and how far rounding explains."""
+    """What the probe found: the reason, the error of the logits, and how much rounding explains."""
 
     reason: str
     error: float
@@ -66,7 +66,7 @@ class Difference:
 def probe_target(
     target: CachedTarget, tokens: Sequence[Sequence[int]], truth: Tensor, tolerance: Tensor | float
 ) -> Difference | None:
-    """Compare `target` with the model that it stands for.
+    """Compare `target` with the model that it runs.
 
     Costs three passes of the target, and more only to find out what is wrong.
 
@@ -77,14 +77,14 @@ def probe_target(
         tolerance: the distance that rounding explains, for all rows or for each `[2, LENGTH]`.
 
     Returns:
-        What differs most, where it is more than rounding explains.
+        The largest difference if rounding does not explain it, or None.
     """
     (one, other), half = tokens, LENGTH // 2
     rows = truth.to(torch.promote_types(truth.dtype, torch.float32)).cpu()
     allowed = torch.as_tensor(tolerance).expand(rows.shape[:-1])
 
     def worst(found: Iterable[Tensor], places: Iterable[tuple[int, int]]) -> _Worst:
-        """The row furthest beyond its tolerance; one that is not a number is the worst."""
+        """The row furthest beyond its tolerance; NaN counts as the worst."""
         errors = [
             _Worst(distance(row, rows[place]), float(allowed[place]))
             for row, place in zip(found, places, strict=True)
@@ -132,7 +132,7 @@ class _Worst(NamedTuple):
 
     @property
     def explained(self) -> bool:
-        return self.error <= self.tolerance  # not `>`: a row that is not a number must not pass
+        return self.error <= self.tolerance  # not `>`: NaN must not pass
 
 
 def _rows(target: CachedTarget, tokens: Sequence[int], cached: int) -> Tensor:
@@ -146,13 +146,13 @@ def _rows(target: CachedTarget, tokens: Sequence[int], cached: int) -> Tensor:
 
 
 def distance(found: Tensor, expected: Tensor) -> float:
-    """How far a row of logits is off, as a share of the spread of what it should be.
+    """The error of a row of logits, as a share of the spread of the expected row.
 
     >>> distance(torch.tensor([1.0, 3.5]), torch.tensor([1.0, 3.0]))
     0.3535533845424652
     """
     expected = expected.to(found.dtype)
-    # Equal infinities, of tokens that a model rules out, are no difference.
+    # Equal infinities are no difference: they belong to tokens that a model rules out.
     off = torch.where(found == expected, 0, found - expected)
     finite = expected[expected.isfinite()]
     return float(off.norm() / (finite - finite.mean()).norm())

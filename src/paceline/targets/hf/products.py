@@ -1,4 +1,4 @@
-"""The linear layers of a shadow, run by loops that read their weights at the memory's speed."""
+"""The linear layers of a shadow, run by kernels that read weights at memory bandwidth."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from paceline.kernels.shared import SharedLinear
 from paceline.targets.hf.fingerprint import is_patched
 
 _WORTH_IT = 2**16
-"""Numbers in a weight from which reading it takes time: smaller ones stay in the caches."""
+"""The size of a weight from which reading it takes time; smaller ones stay in the caches."""
 
 
 def share_products(shadow: nn.Module) -> None:
-    """Let `SharedLinear` multiply in every plain linear layer of `shadow`.
+    """Let `SharedLinear` compute every plain linear layer of `shadow`.
 
-    The modules stay, with their weights and hooks. Layers of other classes (quantized ones, say)
-    and with a `forward` that was replaced are left alone.
+    The modules stay, with their weights and hooks. Layers of other classes (such as quantized ones)
+    and layers whose `forward` was replaced are not changed.
     """
     for module in shadow.modules():
         if type(module) is not nn.Linear or is_patched(module):
@@ -25,7 +25,7 @@ def share_products(shadow: nn.Module) -> None:
 
 
 class _Product:
-    """Stands in for the `forward` of a linear layer, whose weight may be replaced at any time."""
+    """Replaces the `forward` of a linear layer, whose weight may be replaced at any time."""
 
     def __init__(self, module: nn.Linear) -> None:
         self._module = module

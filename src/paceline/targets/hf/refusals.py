@@ -1,4 +1,4 @@
-"""Why a model of transformers cannot be decoded, in words."""
+"""The errors that say why a model of transformers cannot be decoded."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from paceline.targets.hf.probe import Difference
 
 
 def differs(name: str, found: Difference, where: str) -> UnsupportedModel:
-    """The error for a model whose logits come out otherwise; `where` is the number format."""
+    """The error for a model whose logits differ; `where` is the number format."""
     return UnsupportedModel(
         f"{name} cannot be decoded exactly: {found.reason}. Its logits are off by "
-        f"{found.error:.2g} of their spread in {where}, and rounding explains {found.tolerance:.2g}"
+        f"{found.error:.2g} of their spread in {where}; rounding explains {found.tolerance:.2g}"
     )
 
 
@@ -21,7 +21,7 @@ def leaks(name: str, *, coupled: bool) -> UnsupportedModel:
 
     Args:
         name: of the model.
-        coupled: later tokens reach earlier ones too.
+        coupled: later tokens influence earlier ones too.
     """
     if coupled:
         return UnsupportedModel(
@@ -32,13 +32,13 @@ def leaks(name: str, *, coupled: bool) -> UnsupportedModel:
             "llm_int8_threshold=0"
         )
     return UnsupportedModel(
-        f"{name} cannot be decoded exactly: tokens reach later ones by other ways than attention "
+        f"{name} cannot be decoded exactly: tokens influence later ones not only through attention "
         "(recurrent or convolutional layers?), and that state cannot be rolled back"
     )
 
 
 def not_numbers(name: str, model: nn.Module) -> ModelError:
-    """The error for a model whose logits are NaN or infinite, with the weights that are so."""
+    """The error for a model whose logits are NaN or infinite; it names a weight that is so too."""
     bad = [
         key
         for key, weight in model.named_parameters()

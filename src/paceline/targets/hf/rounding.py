@@ -1,10 +1,10 @@
 """How much of a difference between two passes rounding explains, measured on the model itself.
 
-In bfloat16 that depends on the model more than on the format. Weights of trained models amplify the
-rounding of one product a thousandfold where a text begins unlike those that they know, so that no
-fixed tolerance tells a fault from noise. Two measures do: the model in float32, where rounding is
-small whatever the model; and, where its weights exist in their own format alone (quantized,
-packed), how far its logits move when each module's output is rounded another way.
+In bfloat16 that depends on the model more than on the format. A trained model amplifies the
+rounding of one product a thousandfold if a text begins unlike its training data, so no fixed
+tolerance separates a fault from noise. Two measurements do: the model in float32, where rounding is
+small in every model; and, if its weights cannot be cast (quantized, packed), how far its logits
+move when each module's output is rounded differently.
 """
 
 from __future__ import annotations
@@ -21,24 +21,24 @@ from paceline.kernels.packing import PackedModule
 _LOW = (torch.float16, torch.bfloat16)
 
 DRAWS = 4
-"""How often the outputs are rounded another way."""
+"""How many times the outputs are rounded differently."""
 
 _MARGIN = 2.0
-"""Noise of a pass may be this many times the largest of the draws. A draw moves every output by up
-to half a unit in the last place; another order of summation moves them by less."""
+"""The noise of a pass may be this many times that of the largest draw. A draw moves every output by
+up to half a unit in the last place; another order of summation moves them by less."""
 
 
 def can_be_float32(model: nn.Module) -> bool:
-    """Whether all that the model computes with are floating-point weights that can be cast."""
+    """Whether all weights and buffers of the model are floating-point tensors that can be cast."""
     quantized = getattr(getattr(model, "config", None), "quantization_config", None) is not None
     return not quantized and not any(isinstance(m, PackedModule) for m in model.modules())
 
 
 @contextmanager
 def in_float32(model: nn.Module) -> Iterator[None]:
-    """While inside, every module casts its weights to float32 when it runs, and drops them after.
+    """Inside, every module casts its weights to float32 when it runs, and drops them afterwards.
 
-    So memory holds one module in float32 at a time, and not the model.
+    So memory holds one module in float32 at a time, not the whole model.
     """
     with ExitStack() as stack:
         for module in model.modules():
@@ -83,11 +83,11 @@ def row_noise(
     """The distance that rounding explains, for each row of `expected` `[..., N, V]`, `[..., N]`.
 
     Args:
-        model: whose modules' outputs are rounded another way, by random parts of half a unit in
-            the last place.
-        logits: runs the model.
-        expected: what it gives as it is.
-        distance: from a row and what it should be.
+        model: the outputs of its modules are rounded differently, by random parts of half a unit
+            in the last place.
+        logits: runs the model and returns its logits.
+        expected: the logits of the unchanged model.
+        distance: the error of a row, from the row and the expected one.
     """
     generator = torch.Generator().manual_seed(0)
 

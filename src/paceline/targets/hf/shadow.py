@@ -16,10 +16,10 @@ from paceline.targets.hf.fingerprint import is_patched
 def shadow_of(model: nn.Module) -> nn.Module:
     """A copy of `model` in evaluation mode: new modules and configs, the same weights.
 
-    Tensors are shared, so they take no memory and later changes of the weights are seen; but
-    buffers that are not in the state dict (rotary frequencies, which some models rewrite in a
-    pass) are copied. Hooks and adapters are copied with the modules; what is changed in the
-    model's modules later is not seen.
+    Tensors are shared, so they take no memory and later changes of the weights are seen. Buffers
+    that are not in the state dict are copied, such as rotary frequencies, which some models rewrite
+    during a pass. Hooks and adapters are copied with the modules; later changes of the model's
+    modules are not seen.
 
     Raises:
         UnsupportedModel: the model cannot be copied, or parts of it are not in memory.
@@ -31,7 +31,7 @@ def shadow_of(model: nn.Module) -> nn.Module:
         if tensor.is_meta:
             raise UnsupportedModel(
                 f"{type(model).__name__} has weights that are not in memory (on the meta device, "
-                "offloaded perhaps); load the whole model onto one or more devices"
+                "or offloaded); load the whole model onto one or more devices"
             )
         memo[id(tensor)] = tensor
     try:
@@ -43,14 +43,12 @@ def shadow_of(model: nn.Module) -> nn.Module:
         ) from error
     for original, copied in zip(model.modules(), shadow.modules(), strict=True):
         if "forward" in vars(original) and not is_patched(original):
-            del (
-                copied.forward
-            )  # compiled, over the original's modules: what it compiles stands here
+            del copied.forward  # compiled, over the original's modules; here is what it compiles
     return shadow.eval()
 
 
 def _weights(model: nn.Module) -> Iterator[Tensor]:
-    """Every tensor that is shared: what the state dict holds, and what modules hold otherwise."""
+    """Every shared tensor: those of the state dict, and others that modules hold."""
     for module in model.modules():
         scratch = module._non_persistent_buffers_set
         yield from (
@@ -64,7 +62,7 @@ def _weights(model: nn.Module) -> Iterator[Tensor]:
 
 
 _DEPTH = 3
-"""How deep tensors are looked for in a module's attributes: packed weights in an object, say."""
+"""How deep to search a module's attributes for tensors, such as packed weights in an object."""
 
 
 def _held(value: Any, depth: int) -> Iterator[Tensor]:

@@ -12,10 +12,10 @@ from paceline.kernels.attention import KEYS
 from paceline.targets.state.protocol import State
 
 SLACK = 64
-"""Rows beyond the capacity, for drafted and padding rows that are scored but never kept."""
+"""Rows beyond the capacity, for draft and padding rows that are scored but not kept."""
 
 BLOCK = KEYS
-"""The rows of a cache are a multiple of this, since kernels read them in blocks."""
+"""The rows of a cache are a multiple of this, because kernels read them in blocks."""
 
 
 class KeyValueCache:
@@ -24,9 +24,9 @@ class KeyValueCache:
     A `protocol.State` that can be cut anywhere, so that `keep` and `cut` never fall short.
 
     A layer is allocated when it is first written, for the whole capacity, so that no tensor ever
-    moves; on a CPU the pages are only taken when they are written to. Only `reserve`, for a draft
-    of more than SLACK nodes near the end of the capacity, makes the layers move once. The memory
-    starts as zeros: rows beyond the end are masked, but a mask does not stop NaN.
+    moves; on a CPU, memory pages are taken only when they are written to. Only `reserve`, for a
+    draft of more than SLACK nodes near the end of the capacity, makes the layers move once. The
+    memory starts as zeros: rows beyond the end are masked, but a mask does not stop NaN.
 
     Args:
         capacity: the most tokens that will be kept.
@@ -69,11 +69,11 @@ class KeyValueCache:
         """Views of the first `end` rows of a layer."""
         return self._keys[layer][:, :end], self._values[layer][:, :end]
 
-    @torch.inference_mode()  # as in the passes: tensors made in this mode change in it alone
+    @torch.inference_mode()  # as in the passes: inference tensors can be changed in this mode only
     def keep(self, rows: Sequence[int]) -> int:
         """See `protocol.State.keep`.
 
-        A chain's rows are where they belong already; those of a tree's path are moved down.
+        The rows of a chain are in place already; those of a tree's path are moved down.
         """
         start = self.length
         self.length += len(rows)
@@ -97,10 +97,10 @@ class KeyValueCache:
 
 
 def keys_and_values(state: State) -> KeyValueCache:
-    """A state that is keys and values and nothing else.
+    """Narrow a state to keys and values.
 
     Raises:
-        UnsupportedModel: it is of another kind.
+        UnsupportedModel: the state is of another kind.
     """
     if not isinstance(state, KeyValueCache):
         raise UnsupportedModel(

@@ -1,4 +1,4 @@
-"""What a target keeps of one sequence between passes, and what every kind of it owes."""
+"""What a target keeps of one sequence between passes: the contract of every kind of state."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ class State(Protocol):
     """The state of one sequence. A decoder makes it, and its passes read and write it.
 
     Rows are counted like tokens, from the start of the sequence. The first `length` of them are
-    *committed*; what passes write lies after them and is *pending*. How a pass writes and reads is
+    *committed*; what passes write comes after them and is *pending*. How a pass writes and reads is
     between a decoder and its kind of state: keys and values by rows (`kv.KeyValueCache`), or the
-    value after a row (`snapshots.SnapshotState`). What every kind owes is below:
+    value after a row (`snapshots.SnapshotState`). Every kind has to satisfy the following:
 
-    - A pass never changes what is committed. It can be run again, or another can take its place.
+    - A pass never changes what is committed. It can be run again, or replaced by another one.
     - The rows of a pass are committed by `keep`: all rows of a chain, or those on a path of a tree.
     - `keep` and `cut` may fall short. They return the length that they reached, with everything up
-      to there right and everything after it forgotten, and the caller runs the tokens that are
-      missing once more. Keys and values never fall short. A state that is replaced at each token
-      does, where no snapshot of it was taken: `keep` then changes nothing, and `cut` goes back to
-      the nearest snapshot before.
-    - `keep` does not fall short where it is given all rows of a chain, so running tokens once more
-      always ends.
+      to there right and everything after it forgotten, and the caller runs the missing tokens
+      again. Keys and values never fall short. A state that each token replaces falls short where
+      there is no snapshot of it: `keep` then changes nothing, and `cut` goes back to the nearest
+      earlier snapshot.
+    - `keep` does not fall short if it gets all rows of a chain, so running tokens again always
+      ends.
     """
 
     @property
@@ -32,14 +32,14 @@ class State(Protocol):
 
     @property
     def num_bytes(self) -> int:
-        """The memory that it holds."""
+        """The memory that it holds, in bytes."""
         ...
 
     def begin(self, start: int, end: int) -> None:
         """Before a pass: it writes rows from `start` on and reads none from `end` on.
 
-        `start` is `length`, or follows rows that are pending, where tokens are too many for one
-        pass. Pending rows from `start` on are forgotten.
+        `start` is `length`, or follows pending rows if there are too many tokens for one pass.
+        Pending rows from `start` on are forgotten.
         """
         ...
 
@@ -47,7 +47,7 @@ class State(Protocol):
         """Commit pending rows, in rising order, as the tokens from `length` on.
 
         Returns:
-            The length that was reached: the old one with the rows, or the old one.
+            The length that was reached: the old one plus the rows, or just the old one.
         """
         ...
 

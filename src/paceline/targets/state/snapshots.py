@@ -1,6 +1,6 @@
-"""A state that each token replaces, and that can go back to snapshots alone.
+"""A state that each token replaces, and that can only go back to snapshots.
 
-Recurrent and linear-attention layers keep such a state: what a token adds cannot be taken out.
+Recurrent and linear-attention layers keep such a state: what a token adds cannot be removed.
 """
 
 from __future__ import annotations
@@ -13,19 +13,21 @@ T = TypeVar("T")
 
 
 class SnapshotState(Generic[T]):
-    """See `protocol.State`. The value after a token is a snapshot that nobody changes any more.
+    """See `protocol.State`. The value after a token is a snapshot that is not changed any more.
 
-    A pass reads the value `at` its start and writes the value after as many of its rows as it
-    likes: of a chain the last row at least, since `keep` may not fall short there. The more rows
-    are written, the fewer tokens have to be run again: with a value after every row `keep` never
-    falls short, trees included, since the value after a node is that after the path to it.
+    A pass reads the value `at` its start and may write the value after any of its rows. For a
+    chain it has to write at least the one after the last row, because `keep` may not fall short
+    there. The more rows are written, the fewer tokens have to be run again: with a value after
+    every row `keep` never falls short, not even for trees, because the value after a node is the
+    value after the path to it.
 
-    Of the committed snapshots those at distances from the end that double are kept: a sequence has
-    few of them, and a `cut` by n tokens has about n tokens run again, or those of one long pass.
+    Committed snapshots are thinned so that their distances from the end double. A sequence then has
+    few of them, and after a `cut` by n tokens about n tokens are run again, or those of one long
+    pass.
 
     Args:
-        value: before the first token; tensors, or a container of them.
-        num_bytes: the memory that a value takes.
+        value: the value before the first token; a tensor, or a container of tensors.
+        num_bytes: gives the memory that a value takes, in bytes.
 
     Example:
         >>> state = SnapshotState(0, num_bytes=lambda value: 8)
@@ -58,12 +60,12 @@ class SnapshotState(Generic[T]):
         self._pending = {row: value for row, value in self._pending.items() if row < start}
 
     def at(self, start: int) -> T:
-        """The value that a pass from `start` on begins with."""
+        """The value that a pass starts from."""
         length, value = self._snapshots[-1]
         return value if start == length else self._pending[start - 1]
 
     def write(self, row: int, value: T) -> None:
-        """The value after a row, at or after the end."""
+        """Write the value after a row, which may not be committed yet."""
         self._pending[row] = value
 
     def keep(self, rows: Sequence[int]) -> int:
@@ -82,7 +84,7 @@ class SnapshotState(Generic[T]):
         return self.length
 
     def _thin(self) -> None:
-        """Drop snapshots whose neighbours are near to one another, seen from the end."""
+        """Drop snapshots whose neighbours are close together, given how far back they are."""
         end, kept = self.length, self._snapshots[-1:]
         for older, snapshot in reversed(list(pairwise(self._snapshots[:-1]))):
             newer = kept[-1]
