@@ -17,8 +17,8 @@ from paceline.targets.dense.architecture import Architecture
 from paceline.targets.dense.layer import Layer
 
 _IDLE = re.compile(r"rotary_emb\.inv_freq$|^model\.mtp|^mtp\.")
-"""Tensors that plain decoding does not read: frequencies that follow from the configuration, and
-layers that predict further tokens."""
+"""Tensors that decoding does not read: frequencies that follow from the configuration, and layers
+that predict further tokens."""
 
 
 def without_place(name: str, left: Sequence[str]) -> ModelError:
@@ -34,7 +34,7 @@ def without_place(name: str, left: Sequence[str]) -> ModelError:
 class WeightReader:
     """The weights of a model, in the dtype and storage that the decoder wants.
 
-    `join` makes one product of weights with the same inputs, and of their biases.
+    `join` makes one linear layer of weights with the same inputs, and of their biases.
     """
 
     weights: Mapping[str, Tensor]
@@ -45,16 +45,16 @@ class WeightReader:
     read: set[str] = field(default_factory=set)
 
     def check_all_read(self) -> None:
-        """Refuse weights without a place: without them the model would be another one.
+        """Refuse weights that the decoder does not read: without them it is another model.
 
-        Scales of quantized weights, say, or biases that the decoder does not know.
+        For example scales of quantized weights, or biases that the decoder does not know.
         """
         left = sorted(name for name in set(self.weights) - self.read if not _IDLE.search(name))
         if left:
             raise without_place(self.shape.name, left)
 
     def raw(self, name: str) -> Tensor:
-        """A weight as it lies in the file."""
+        """A weight as it is in the file."""
         if name not in self.weights:
             raise ModelError(
                 f"{self.shape.name}: the weight {name!r} is missing; the files are incomplete, or "
@@ -68,13 +68,13 @@ class WeightReader:
         return self.raw(name).to(self.dtype)
 
     def fused(self, names: list[str], outputs: int, inputs: int) -> Linear:
-        """The product with several weights at once, `outputs` rows together."""
+        """One linear layer of several weights, `outputs` rows together."""
         parts = [self.dense(f"{name}.weight") for name in names]
         sizes = {part.shape[1] for part in parts}, sum(len(part) for part in parts)
         if sizes != ({inputs}, outputs):
             raise ModelError(
                 f"{self.shape.name}: the weights {', '.join(names)} are "
-                f"{', '.join(str(tuple(part.shape)) for part in parts)}, and by config.json "
+                f"{', '.join(str(tuple(part.shape)) for part in parts)}, and config.json says that "
                 f"they are {(outputs, inputs)} together; the files do not belong together"
             )
         biased = f"{names[0]}.bias" in self.weights
@@ -109,7 +109,7 @@ class WeightReader:
         )
 
     def embedding(self) -> Tensor:
-        """The embedding `[V, hidden]`, as it lies in the file."""
+        """The embedding `[V, hidden]`, as it is in the file."""
         found, expected = (
             self.raw("model.embed_tokens.weight"),
             (self.shape.vocab_size, self.shape.hidden_size),
@@ -122,27 +122,27 @@ class WeightReader:
         return found
 
     def head(self) -> Tensor:
-        """The output head `[V, hidden]`, as it lies in the file.
+        """The output head `[V, hidden]`, as it is in the file.
 
-        A head of its own counts even where the configuration says that it is tied, as in
-        transformers. Where neither is there, the files are incomplete.
+        A separate head is used even if the configuration says that it is tied, as in transformers.
+        An untied model without one has incomplete files.
         """
         tied = self.shape.tied and "lm_head.weight" not in self.weights
         return self.raw("model.embed_tokens.weight" if tied else "lm_head.weight")
 
 
 def packed(storage: Storage, weights: Sequence[Tensor], biases: Sequence[Tensor | None]) -> Linear:
-    """One product of several weights, of which either all have a bias or none."""
+    """One linear layer of several weights; either all of them have a bias, or none has."""
     weight = _joined(weights) if len(weights) > 1 else weights[0]
     known = [bias for bias in biases if bias is not None]
     return make_linear(weight, torch.cat(known) if known else None, storage)
 
 
 def _joined(parts: Sequence[Tensor]) -> Tensor:
-    """The weights `[out, in]` one after the other.
+    """The weights `[out, in]`, concatenated.
 
-    They lie in a mapping of their own, which goes back to the system when it is dropped. The heap
-    would keep its place, as a hole between the packed weights that are allocated meanwhile.
+    They get their own memory mapping, which is returned to the system when it is dropped. On the
+    heap they would leave a hole between the packed weights that are allocated meanwhile.
     """
     rows, width = sum(len(part) for part in parts), parts[0].shape[1]
     memory = mmap(-1, rows * width * parts[0].itemsize)
