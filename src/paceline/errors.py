@@ -61,6 +61,10 @@ class MissingExtra(PacelineError, ImportError):
         )
 
 
+class NoSpace(PacelineError):
+    """No room is left on the disk for what is to be written; what is there already is kept."""
+
+
 class EndpointError(PacelineError):
     """A server that cannot be reached, or does not answer as its interface says."""
 
