@@ -1,10 +1,10 @@
-"""Attention of few rows over a cache in bfloat16.
+"""Attention with few query rows over a cache in bfloat16.
 
 ATen's fused kernel is made for many rows. On a processor without matrix instructions it took a
-fifth of a pass of six rows over 1,500 tokens, more than twice the time of one row. And it rounds a
-row by what stands beside it. The compiled loop (`llvm.attention`) gives a row of a chain the same
-bits in any company: its sums run over the cache in the order of the tokens, and what the row does
-not see adds nothing.
+fifth of a pass of six rows over 1,500 tokens, more than twice the time of one row. And how it
+rounds a row depends on the other rows. The compiled loop (`llvm.attention`) gives a row of a chain
+the same bits whatever the other rows are: its sums run over the cache in the order of the tokens,
+and what the row does not see adds nothing.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ __all__ = ["KEYS", "attend_few", "is_chosen", "prepare", "takes"]
 
 
 def takes(query: Tensor, keys: Tensor, values: Tensor) -> bool:
-    """Whether the compiled loop takes these arguments of `attend_few`, and is chosen here."""
+    """Whether the compiled loop takes these arguments of `attend_few` and is chosen here."""
     return _fits(query, keys, values) and is_chosen(query.shape[2])
 
 
@@ -36,12 +36,12 @@ def attend_few(
     Args:
         query: `[heads, n, width]`; the loop takes bfloat16 and widths that `KEYS` divides.
         keys, values: `[kv_heads, end, width]` of a cache; the loop takes an `end` that `KEYS`
-            divides. Query heads that share a head of the cache stand one after the other.
+            divides. Query heads that share a head of the cache are adjacent.
         bias: float32 `[heads / kv_heads * n, end]`, the same n rows for each head: 0 for what a
             row sees, minus infinity otherwise.
-        length: the number of keys and values that are valid. The rows after them, up to `end`, may
-            hold anything, and `bias` hides them.
-        scale: of the products.
+        length: the number of valid keys and values. The rows after them, up to `end`, may
+            hold anything; `bias` masks them.
+        scale: multiplies the products of queries and keys.
 
     Returns:
         `[heads, n, width]`.
@@ -53,16 +53,16 @@ def attend_few(
 
 
 def prepare(width: int) -> None:
-    """Compile and time the loop for heads of this width now, so that the first pass does not."""
+    """Compile and time the loop for heads of this width, so that the first pass need not."""
     if width % KEYS == 0 and width <= MOST_WIDTH:
         is_chosen(width)
 
 
 @functools.cache
 def is_chosen(width: int) -> bool:
-    """Whether the loop is available here and not clearly slower than torch, measured once.
+    """Whether the loop is available here and not clearly slower than torch; measured once.
 
-    Processors with matrix instructions (AMX) are faster with torch's kernel from a few rows on.
+    On processors with matrix instructions (AMX), torch's kernel is faster from a few rows on.
     The probe has the shape of a draft's verification: six rows of six query heads over 1,024 keys.
     """
     if not loops.is_available(width):

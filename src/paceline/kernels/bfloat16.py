@@ -1,11 +1,11 @@
-"""Products with bfloat16 weights that give a row the same bits in any company.
+"""Products with bfloat16 weights, in which a row's bits do not depend on the other rows.
 
-A product with few rows is bound by reading the weights, if the kernel lets it be. oneDNN's reads
+With a good kernel, a product with few rows is bound by reading the weights. oneDNN's kernel reads
 them at full speed for five or six rows; on a processor without matrix instructions, one row takes a
-tenth longer and eight a third. This one takes hardly longer for twelve rows than for one.
+tenth longer and eight rows a third. This one takes hardly longer for twelve rows than for one.
 
-The weights lie as the loop (`llvm.bfloat16`) reads them: for every 32 outputs and 2 inputs a line
-holds the two weights of output 0, those of output 1, and so on.
+The weights are in the order in which the loop (`llvm.bfloat16`) reads them: for every 32 outputs
+and 2 inputs a line holds the two weights of output 0, those of output 1, and so on.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from paceline.kernels.llvm.bfloat16 import MOST_ROWS, OUTPUTS, ProductArguments
 from paceline.kernels.operation import Operation, is_cpu_bfloat16, refuse_gradients
 
 _CHUNK = 20 * MOST_ROWS
-"""Rows that read the weights together: they are copied into the order in which they are read."""
+"""Rows that share one read of the weights; they are copied into the order of reading."""
 
 _ZEROS = torch.zeros(OUTPUTS, dtype=torch.bfloat16, device="cpu")
-"""What is added where there is no bias or no residual."""
+"""Added in place of a missing bias or residual."""
 
 
 class Bfloat16Linear:
-    """See `linear.Linear`. A row has the same bits whatever rows stand beside it.
+    """See `linear.Linear`. A row has the same bits whatever the other rows are.
 
     Args:
         weight: bfloat16 `[out, in]`, `in` even.
@@ -71,14 +71,14 @@ class Bfloat16Linear:
 
 
 def pack(weight: Tensor) -> Tensor:
-    """Weights `[out, in]` as the loop reads them, `[out / 32, in / 2, 32, 2]`, padded by zeros."""
+    """Weights `[out, in]` in the loop's order, `[out / 32, in / 2, 32, 2]`, padded with zeros."""
     weight = pad_rows(weight, len(weight) + -len(weight) % OUTPUTS)
     pairs = weight.reshape(-1, OUTPUTS, weight.shape[1] // 2, 2)
     return pairs.permute(0, 2, 1, 3).contiguous()
 
 
 def unpack(packed: Tensor) -> Tensor:
-    """The weights that `pack` was given, with the rows that it filled up."""
+    """The weights that `pack` was given, including the rows that it added as padding."""
     blocks, pairs = packed.shape[:2]
     return packed.permute(0, 2, 1, 3).reshape(blocks * OUTPUTS, 2 * pairs)
 

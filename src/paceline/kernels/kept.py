@@ -1,8 +1,8 @@
-"""Measured ratios that are kept for the next process, where they leave no doubt.
+"""Measured ratios of times, kept for later processes if the result is clear.
 
-Whether one kernel is faster than another is the same tomorrow on the same machine, and measuring
-it takes a good part of loading a small model. A ratio near its limit is measured anew each time:
-noise must not decide for good.
+Which kernel is faster does not change on a machine, and measuring it takes a large part of the time
+to load a small model. A ratio near its limit is measured again in each process, so that noise does
+not decide for good.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ import torch
 from paceline.cache_folder import cache_folder
 
 _DECISIVE = math.log(1.25)
-"""How far from its limit a ratio is kept, as a logarithm."""
+"""How far a ratio has to be from its limit to be kept, as a logarithm."""
 
 _VERSION = 1
-"""Raised whenever a change of the kernels changes what is faster."""
+"""To be raised whenever a change of the kernels changes which one is faster."""
 
 
 def kept_ratio(name: str, limit: float, measure: Callable[[], float]) -> float:
     """A ratio of times on this machine: kept from an earlier process, or measured now.
 
     Args:
-        name: what is measured.
+        name: the name of the measurement.
         limit: the ratio at which the decision changes.
-        measure: gives the ratio.
+        measure: measures the ratio.
     """
     file = cache_folder() / "measured" / f"{_machine()}.json"
     known = _read(file)
@@ -43,7 +43,7 @@ def kept_ratio(name: str, limit: float, measure: Callable[[], float]) -> float:
         return known[name]
     ratio = measure()
     if abs(math.log(ratio / limit)) > _DECISIVE:
-        # A cache that cannot be written costs time at the next start, and nothing else.
+        # Without a writable cache the next start takes longer; nothing else is lost.
         with suppress(OSError):
             file.parent.mkdir(parents=True, exist_ok=True)
             with tempfile.NamedTemporaryFile("w", dir=file.parent, delete=False) as new:

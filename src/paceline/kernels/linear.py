@@ -1,4 +1,4 @@
-"""What a linear layer is, however its weights are kept."""
+"""The contract of a linear layer, however its weights are stored."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ class Linear(Protocol):
 
     @property
     def num_bytes(self) -> int:
-        """The memory that a pass reads."""
+        """The bytes that a pass reads."""
         ...
 
     @property
     def least_rows(self) -> int:
-        """Fewer rows than this take longer: pad them, and drop the padding behind."""
+        """Fewer rows than this take longer: pad the input, and drop the padding afterwards."""
         ...
 
 
 def pad_rows(x: Tensor, rows: int) -> Tensor:
-    """Zeros below `x` `[n, d]`, up to `rows` rows; `x` itself where it has as many.
+    """Zero rows added to `x` `[n, d]` up to `rows` rows; `x` itself if it has that many.
 
     >>> import torch
     >>> pad_rows(torch.ones(1, 2), 2)

@@ -1,12 +1,12 @@
-"""Kernels as operations of torch: registered, described by a reference, and without gradients.
+"""Kernels as registered torch operations, each with a reference and without gradients.
 
-An operation has a compiled loop for the arguments that it takes, and a reference in torch, which
-says what the loop computes and stands in for it everywhere else. It is registered with torch, so
-that `torch.compile`, `torch.export`, fake tensors and `torch.library.opcheck` know it.
+An operation has a compiled loop for the arguments that the loop takes, and a reference in torch,
+which defines what the loop computes and is used for all other arguments. It is registered with
+torch, so that `torch.compile`, `torch.export`, fake tensors and `torch.library.opcheck` work.
 
-Called on ordinary tensors, an operation runs its loop without a detour through torch's dispatcher.
-A pass makes ten such calls a layer, and the dispatcher takes 3 us for a kernel that is written in
-Python (`torch.library.custom_op` 18 us), as long as the rest of the call.
+On ordinary tensors an operation calls its loop directly and not through torch's dispatcher. A pass
+makes ten such calls per layer, and the dispatcher takes 3 us for a kernel that is written in Python
+(`torch.library.custom_op` 18 us), as long as the rest of the call.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ NAMESPACE = "paceline"
 _library = torch.library.Library(NAMESPACE, "DEF")
 
 _ORDINARY = {Tensor, Parameter, NoneType, bool, int, float}
-"""Types whose values a loop may be given. Others, as fake tensors, have no memory to read."""
+"""Types that a loop may be called with. Others, such as fake tensors, have no memory to read."""
 
 
 class Operation:
@@ -35,13 +35,13 @@ class Operation:
 
     Args:
         schema: name, arguments and result, as `torch.library.Library.define` takes it.
-        takes: whether the loop is available and can take these arguments.
+        takes: whether the loop is available and takes these arguments.
         loop: the compiled kernel. It is only called with ordinary CPU tensors that `takes` accepts.
-        reference: the same in torch. It has gradients.
+        reference: the same computation in torch. It has gradients.
         shape: an empty result of the right shape, for tensors without memory.
 
     Raises:
-        UnsupportedModel: in a call, if gradients are wanted of a loop.
+        UnsupportedModel: in a call that wants gradients and would run the loop.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class Operation:
         self.registered: Callable[..., Tensor] = packet.default
 
     def __call__(self, *arguments: Any) -> Tensor:
-        """Run it: the loop if it takes these arguments, the reference otherwise."""
+        """Run the loop if it takes these arguments, the reference otherwise."""
         if is_ordinary(*arguments):
             return self._run(*arguments)
         return self.registered(*arguments)
@@ -76,7 +76,7 @@ class Operation:
         return self._loop(*arguments)
 
     def _with_gradients(self, *arguments: Any) -> Tensor:
-        """Called by torch's dispatcher where autograd may be watching."""
+        """Called by torch's dispatcher if autograd may be recording."""
         if not self._takes(*arguments):
             return self.reference(*arguments)
         refuse_gradients(self.name, *arguments)
@@ -87,7 +87,7 @@ class Operation:
 def is_ordinary(*arguments: Any) -> bool:
     """Whether tensors have memory that a loop may read now.
 
-    Not if one is of a subclass (a fake tensor, say), or while torch traces or compiles.
+    Not if one is of a subclass, such as a fake tensor, or while torch traces or compiles.
     """
     return (
         _ORDINARY.issuperset(map(type, arguments))
@@ -97,7 +97,7 @@ def is_ordinary(*arguments: Any) -> bool:
 
 
 def is_cpu_bfloat16(tensor: Tensor) -> bool:
-    """Whether a loop can read a tensor, of which it sees nothing but the address."""
+    """Whether a loop can read a tensor. It gets only the address, so this checks the layout."""
     return tensor.dtype is torch.bfloat16 and tensor.is_cpu and tensor.layout is torch.strided
 
 
@@ -109,7 +109,7 @@ def wants_gradients(*arguments: Any) -> bool:
 
 
 def refuse_gradients(name: str, *arguments: Any) -> None:
-    """Refuse to compute what autograd would have to differentiate.
+    """Refuse inputs through which autograd would have to differentiate.
 
     Raises:
         UnsupportedModel: grad mode is on and a tensor requires grad.

@@ -1,8 +1,8 @@
 """Linear layers for the CPU: weights reordered for a kernel, in few bits, or as they are.
 
 A product with few rows is bound by reading the weights. A kernel that has them in its own order
-reads them at nearly the speed of the memory, for one row as for many; ATen's plain product does
-not. The kernel is our own for bfloat16 where it is measured to be as fast, and oneDNN's elsewhere.
+reads them at nearly memory bandwidth, for one row or for several; ATen's plain product does not.
+For bfloat16 the kernel is Paceline's own if it is measured to be as fast, otherwise oneDNN's.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ from paceline.kernels.quantized import INT4_GROUP, Int4Linear, Int8Linear, int4_
 from paceline.kernels.timing import CLEARLY
 
 Storage = Literal["auto", "plain", "packed", "int8", "int4"]
-"""How a weight is kept. "auto" packs where that was measured to help on this machine."""
+"""How a weight is stored. "auto" packs it if that was measured to help on this machine."""
 
 STORAGES: tuple[Storage, ...] = ("auto", "plain", "packed", "int8", "int4")
 
 _PADDED_ROWS = 4
-"""What one to three rows are padded to, where oneDNN's product of four is faster."""
+"""One to three rows are padded to this many if oneDNN's product of four is faster."""
 
 _FASTER = 0.97
-"""Padding to more rows has to take this share of the time at the most."""
+"""A product padded to more rows may take at most this share of the time of the other."""
 
 
 class PlainLinear:
@@ -83,8 +83,8 @@ def make_linear(weight: Tensor, bias: Tensor | None, storage: Storage) -> Linear
     """Build a layer from a dense weight `[out, in]`, which the caller should then drop.
 
     The first call for a storage and a dtype compiles and measures the kernels that it may choose.
-    What the kernels cannot take, as the narrow layers of tiny models, falls back: int4 to int8,
-    int8 to "auto".
+    Layers that a kernel cannot take, such as the narrow ones of tiny models, fall back: int4 to
+    int8, int8 to "auto".
 
     Raises:
         InvalidInput: an unknown storage.
@@ -124,20 +124,20 @@ def packed_kind(dtype: torch.dtype, inputs: int) -> type[Bfloat16Linear | Packed
 
 
 _ARITHMETIC_ROWS = 128
-"""Rows whose products are bound by arithmetic and not by the memory."""
+"""A number of rows whose product is bound by arithmetic and not by memory."""
 
 _OWN_PRODUCT_ROWS = (1, 6, 12, _ARITHMETIC_ROWS)
-"""Rows by which our bfloat16 product is compared with oneDNN's: decoding, drafts, a prompt."""
+"""Rows for which the two bfloat16 products are compared: decoding, drafts, a prompt."""
 
 
 @functools.cache
 def own_product_is_chosen() -> bool:
-    """Whether our bfloat16 product is available and oneDNN's is not clearly faster, measured once.
+    """Whether `Bfloat16Linear` is available and oneDNN is not clearly faster; measured once.
 
-    The geometric mean of the ratios over `_OWN_PRODUCT_ROWS` decides. Our product gives a row the
-    same bits in any company, so it wins a tie. On processors with AMX, oneDNN's takes a seventh of
-    the time for a prompt and two thirds for twelve rows, while ours gains a tenth for one row: the
-    two cannot share the packed weights, so one is chosen for all rows.
+    The geometric mean of the ratios over `_OWN_PRODUCT_ROWS` decides. In the own product a row's
+    bits do not depend on the other rows, so it wins a tie. On processors with AMX, oneDNN's takes a
+    seventh of the time for a prompt and two thirds for twelve rows, while the own one gains a tenth
+    for one row. The two cannot share packed weights, so one is chosen for all rows.
     """
     if not loops.is_available():
         return False
@@ -155,7 +155,7 @@ def _onednn_to_own() -> float:
         logs = []
         for rows in _OWN_PRODUCT_ROWS:
             x = torch.ones(rows, 2048, dtype=torch.bfloat16)
-            # Many rows are bound by arithmetic, so that caches do not matter.
+            # Many rows are bound by arithmetic, so caches do not matter.
             some = 2 if rows >= _ARITHMETIC_ROWS else len(weights)
             times = [[_sweep(products[:some], [x]) for products in kinds] for _ in range(4)][1:]
             onednn, own = (min(column) for column in zip(*times, strict=True))
@@ -165,10 +165,10 @@ def _onednn_to_own() -> float:
 
 @functools.cache
 def packing_helps(dtype: torch.dtype, device: str = "cpu") -> bool:
-    """Whether packed products of one and of five rows are faster here, by measuring them once.
+    """Whether packed products of one and of five rows are faster here; measured once.
 
     The probe multiplies by weights that are larger than the caches, as a pass does, and takes
-    some tenths of a second a dtype. The two are interleaved, so that noise falls on both.
+    some tenths of a second per dtype. The two are interleaved, so that noise affects both.
     """
     if not _can_pack(dtype, device):
         return False
@@ -187,24 +187,24 @@ def _packed_to_plain(dtype: torch.dtype) -> float:
 
 
 ROW_COSTS = (1, 4, 6, 7, 8, 10, 12, 16)
-"""The numbers of rows whose products are timed."""
+"""The numbers of rows for which products are timed."""
 
 _PROBE_BYTES = 128 * 2**20
 
 
 def row_costs(products: Iterable[Linear], width: int, dtype: torch.dtype) -> dict[int, float]:
-    """The time of a model's products by rows, in products of one row, measured now.
+    """Measure the time of a model's products by rows, relative to a product of one row.
 
-    Kernels take rows in blocks: on one processor with AVX-512 one to six take the same time, and
-    eight take a quarter more.
+    Kernels take rows in blocks: on one processor with AVX-512, one to six rows take the same time,
+    and eight take a quarter more.
 
     Args:
-        products: of one size. As many are timed as no cache holds.
-        width: their inputs.
+        products: of one size. Enough of them are timed that no cache holds them.
+        width: the number of their inputs.
         dtype: of the activations.
 
     Returns:
-        Rising times by rows; nothing where the products are too small to say anything.
+        Rising times by rows; empty if the products are too small to be timed.
     """
     chosen: list[Linear] = []
     for product in products:
@@ -226,11 +226,12 @@ def row_costs(products: Iterable[Linear], width: int, dtype: torch.dtype) -> dic
 
 @functools.cache
 def least_packed_rows(dtype: torch.dtype) -> int:
-    """1, or 4 where a packed product of four rows takes less time than one of fewer, measured once.
+    """1, or 4 if a packed product of four rows takes less time than one of fewer; measured once.
 
-    oneDNN's kernels for one to three rows do not keep the memory busy on every processor. On one
-    with AVX-512 four rows take .9 of the time of one and .8 of that of two. Two rows show it most
-    clearly, so they decide. Passes of up to four rows then have one shape, and round alike.
+    oneDNN's kernels for one to three rows do not use the full memory bandwidth of every processor.
+    On one with AVX-512, four rows take .9 of the time of one and .8 of that of two. The difference
+    is clearest for two rows, so they decide. Passes of up to four rows then have one shape, and
+    round in the same way.
     """
     with torch.inference_mode():
         packed = [
@@ -267,7 +268,7 @@ def _sweep(layers: Sequence[Linear], inputs: Sequence[Tensor]) -> float:
 
 
 class PackedModule(torch.nn.Module):
-    """Stands in for a `torch.nn.Linear` of a model."""
+    """Replaces a `torch.nn.Linear` of a model."""
 
     def __init__(self, linear: Linear) -> None:
         super().__init__()
@@ -283,9 +284,9 @@ class PackedModule(torch.nn.Module):
 def pack_modules(model: torch.nn.Module, storage: Storage) -> bool:
     """Replace the linear modules of a model, one by one, so that each original is freed at once.
 
-    Returns whether anything was replaced. Plain storage, or a machine where packing does not
-    help, leaves the model as it is; so do weights that a library keeps in a form of its own,
-    quantized ones say.
+    Returns whether anything was replaced. The model is not changed if storage is "plain" or if
+    packing does not help on this machine. Weights that a library stores in its own form, such as
+    quantized ones, are not replaced either.
     """
     if storage == "plain":
         return False
@@ -304,7 +305,7 @@ def pack_modules(model: torch.nn.Module, storage: Storage) -> bool:
 
 
 def _is_plain(module: torch.nn.Module) -> bool:
-    """Whether it is a linear layer with a dense weight, no subclass that stands for one."""
+    """Whether it is a linear layer with a dense weight, and not of a subclass."""
     return type(module) is torch.nn.Linear and type(module.weight.data) is torch.Tensor
 
 

@@ -1,4 +1,4 @@
-"""Linear layers whose weights are kept in 8 or 4 bits: for draft models, which may be coarse."""
+"""Linear layers with weights in 8 or 4 bits, for draft models, which may be coarse."""
 
 from __future__ import annotations
 
@@ -17,16 +17,17 @@ INT4_GROUP = GROUP
 """Inputs that share one scale and zero point in int4."""
 
 _INT4_OUTPUTS = 16
-"""The kernels take multiples of this number of outputs: others are filled up with zeros."""
+"""The kernels take multiples of this number of outputs; other weights are padded with zeros."""
 
 _INT4_ROWS = 256
 
 _MANY_ROWS = 128
-"""From here on a product is bound by arithmetic, as in a prefill: unpack, then multiply densely."""
+"""From this many rows on, as in a prefill, a product is bound by arithmetic: unpack the weights and
+multiply densely."""
 
 
 class Int8Linear:
-    """Weight-only int8 with one scale an output, round to nearest."""
+    """Weight-only int8 with one scale per output, rounded to nearest."""
 
     least_rows = 1
 
@@ -55,7 +56,7 @@ class Product(Protocol):
 
     @property
     def num_bytes(self) -> int:
-        """The memory that a product reads."""
+        """The bytes that a product reads."""
         ...
 
     def __call__(self, x: Tensor) -> Tensor:
@@ -68,11 +69,11 @@ class Product(Protocol):
 
 
 class AtenProduct:
-    """By torch's kernel. Arguments as in `kernels.vnni.VnniProduct`."""
+    """The product of torch's kernel. Arguments as in `kernels.vnni.VnniProduct`."""
 
     def __init__(self, levels: Tensor, scales: Tensor) -> None:
         self._weight = torch.ops.aten._convert_weight_to_int4pack_for_cpu(levels, 1)
-        # The kernel's own order cannot be read back; a prefill unpacks these.
+        # The kernel's order cannot be read back, so a prefill unpacks these.
         self._pairs = (levels[:, ::2] + 16 * levels[:, 1::2]).to(torch.uint8)
         self._scales = scales.transpose(0, 1).contiguous()
         self.num_bytes = levels.numel() // 2 + scales.nbytes
@@ -109,7 +110,7 @@ class Int4Linear:
         refuse_gradients("the int4 product", weight, bias)
         self._outputs = len(weight)
         weight = pad_rows(weight, -(-len(weight) // _INT4_OUTPUTS) * _INT4_OUTPUTS)
-        # Some rows at a time, so that what is computed on the way stays in the caches.
+        # Some rows at a time, so that intermediate results stay in the caches.
         parts = [_int4_levels(rows) for rows in weight.split(_INT4_ROWS)]
         levels, scales = (torch.cat(part) for part in zip(*parts, strict=True))
         self._product = product(levels, scales)
@@ -130,10 +131,10 @@ class Int4Linear:
 
 
 def int4_product() -> type[VnniProduct | AtenProduct]:
-    """The int4 kernel to use here: `VnniProduct` where it is available, else torch's.
+    """The int4 kernel to use on this machine: `VnniProduct` if it is available, else torch's.
 
-    It is not timed against torch's, which multiplies other numbers: `VnniProduct` rounds the
-    activations to 8 bits, so what a draft model proposes would depend on the clock.
+    The two are not timed. They compute different numbers, because `VnniProduct` rounds the
+    activations to 8 bits, so the proposals of a draft model would depend on a timing.
     """
     return VnniProduct if is_available() else AtenProduct
 

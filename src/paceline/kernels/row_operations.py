@@ -1,8 +1,9 @@
-"""What a decoder layer does to its rows between the products: norms, rotation, gates.
+"""What a decoder layer computes between the products: norms, rotary positions, gates.
 
-torch does each in several steps, every one with its own dispatch and, after products that have
-filled the caches with weights, with its own code to fetch again. In bfloat16 on a processor with
-AVX-512 each is one compiled loop (`llvm.row_operations`); elsewhere torch computes them.
+torch computes each in several steps. Every step has its own dispatch, and its code has to be
+fetched again, because the products before have filled the caches with weights. In bfloat16 on a
+processor with AVX-512 each is one compiled loop (`llvm.row_operations`); elsewhere torch computes
+them.
 """
 
 from __future__ import annotations
@@ -20,14 +21,14 @@ from paceline.kernels.operation import Operation, is_cpu_bfloat16
 from paceline.kernels.timing import clearly_faster
 
 _ONE_THREAD = 2**15
-"""Elements up to which one thread is as fast as all."""
+"""Up to this many elements, one thread is as fast as all of them."""
 
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float, offset: float = 0.0) -> Tensor:
     """RMSNorm: x / sqrt(mean(x^2) + eps) * (offset + weight), in float32 inside.
 
     (Zhang & Sennrich 1910.07467.) Without an offset the quotient is rounded to the dtype of `x`
-    before it is multiplied; with an offset, after. That is what the models do.
+    before it is multiplied; with an offset, after. The models do the same.
 
     Args:
         x: `[..., width]`.
@@ -77,13 +78,13 @@ def gated(gate_up: Tensor, activation: Callable[[Tensor], Tensor]) -> Tensor:
 
 
 def prepare() -> None:
-    """Compile and time the loops now, so that the first pass does not wait for them."""
+    """Compile and time the loops, so that the first pass does not wait for it."""
     is_chosen()
 
 
 @functools.cache
 def is_chosen() -> bool:
-    """Whether the loops are available here and not clearly slower than torch, measured once."""
+    """Whether the loops are available here and not clearly slower than torch; measured once."""
     if not loops.is_available():
         return False
     x = torch.ones(6, 1024, dtype=torch.bfloat16, device="cpu")

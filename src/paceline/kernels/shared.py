@@ -1,11 +1,11 @@
-"""Products with weights that lie as torch has them: somebody else's, which nobody may reorder.
+"""Products with weights in torch's own order, which belong to the caller's model.
 
 A product with few rows is bound by reading the weights. ATen's reads a plain weight at little more
-than half of the memory's speed; a loop that prefetches the next rows of the weight while it
-multiplies the present ones (`llvm.row_major`) reads it as fast as a packed one. So a model that its
-owner holds is decoded at full speed, takes no second place in memory, and stays as it is.
+than half the memory bandwidth; a loop that prefetches the next rows of the weight while it
+multiplies the present ones (`llvm.row_major`) reads it as fast as a packed one. So a model that the
+caller holds is decoded at full speed without being copied or changed.
 
-Several weights with the same inputs are multiplied by one call, as those of query, key and value.
+Several weights with the same inputs, such as query, key and value, are multiplied in one call.
 """
 
 from __future__ import annotations
@@ -23,18 +23,19 @@ from paceline.kernels.llvm.row_major import MOST_ROWS, RowMajorArguments, Weight
 from paceline.kernels.operation import is_ordinary, wants_gradients
 
 _ZERO = {dtype: torch.zeros(1, dtype=dtype, device="cpu") for dtype in loops.INSTRUCTIONS}
-"""What is added where there is no bias or no residual, again and again."""
+"""Added in place of a missing bias or residual, for every column."""
 
 
 class SharedLinear:
     """A `linear.Linear` over weights that it shares with their owner; it keeps nothing else.
 
-    Changes of their numbers are seen, and of where they lie. A row has the same bits in any company
-    of up to `MOST_ROWS`. What the loops do not take (other dtypes and devices, more rows, tensors
-    that want gradients, fake tensors, graphs that are being compiled) torch multiplies.
+    Changes of their values and of their storage are seen. In a product of up to `MOST_ROWS` rows, a
+    row has the same bits whatever the other rows are. Torch multiplies what the loops do not take:
+    other dtypes and devices, more rows, tensors that want gradients, fake tensors, and graphs that
+    are being compiled.
 
     Args:
-        weights: `[out_i, in]` each; the outputs stand one after the other.
+        weights: `[out_i, in]` each; their outputs are concatenated.
         biases: `[out_i]` each, or None.
     """
 
@@ -61,7 +62,7 @@ class SharedLinear:
         return out if residual is None else out.add_(residual)
 
     def table(self, x: Tensor, residual: Tensor | None = None) -> _Table | None:
-        """What the loops need to know of the weights, None where torch has to multiply."""
+        """The weights in the form that the loops take; None if torch has to multiply."""
         if not is_ordinary(x, residual, *self._given):
             return None
         places = [tensor.data_ptr() for tensor in self._given]
@@ -80,13 +81,13 @@ class SharedLinear:
 
 
 class _Table(NamedTuple):
-    """Weights as the loops take them.
+    """Weights in the form that the loops take.
 
     Args:
-        dtype: theirs.
-        inputs, outputs: of all together.
-        num_weights: how many they are.
-        weights: a packed `loops.Weight` for each of them.
+        dtype: of the weights.
+        inputs, outputs: the numbers of inputs and, all together, of outputs.
+        num_weights: the number of weights.
+        weights: a packed `loops.Weight` for each.
     """
 
     dtype: torch.dtype
@@ -97,7 +98,7 @@ class _Table(NamedTuple):
 
 
 def _fits(rows: Tensor, table: _Table, width: int) -> bool:
-    """Whether the loops may read these rows: they look at nothing but the address."""
+    """Whether the loops can read these rows. They get only the address, so it checks the layout."""
     return rows.dtype is table.dtype and rows.dim() == 2 and rows.shape[1] == width and rows.is_cpu
 
 

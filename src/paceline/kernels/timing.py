@@ -1,4 +1,4 @@
-"""Which of two kernels is faster on this machine, measured once at load."""
+"""Measures which of two kernels is faster on this machine."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from time import perf_counter
 import torch
 
 CLEARLY = 0.9
-"""The share of the other's time that a kernel may take at most to be called clearly faster."""
+"""A kernel is clearly faster if it takes less than this share of the other's time."""
 
 _ROUNDS = 5
 
@@ -18,7 +18,7 @@ def clearly_faster(
 ) -> bool:
     """Whether `candidate` takes less than `CLEARLY` of the time of `other`.
 
-    The two are run in turns, after one run of each to warm up, so that noise falls on both; the
+    The two are run in turns, after one run of each to warm up, so that noise affects both; the
     shortest times are compared. The margin keeps noise from deciding between equals.
     """
     times = [(_seconds(candidate), _seconds(other)) for _ in range(rounds + 1)][1:]

@@ -4,10 +4,10 @@ ATen's kernel turns each weight into a float before it multiplies, and is bound 
 the memory. Here the activations are rounded to 8 bits, group by group, and one instruction
 multiplies 64 weights.
 
-The weights lie as the loop (`llvm.vnni`) reads them: a record for every 16 outputs and 32 inputs
-holds 256 bytes of levels, then 16 scales and 16 zeros. In the first 64 bytes, the low halves of
-bytes 4 i to 4 i + 3 are the levels of output i at inputs 0 to 3, the high halves those at inputs 4
-to 7.
+The weights are in the order in which the loop (`llvm.vnni`) reads them: a record for every 16
+outputs and 32 inputs holds 256 bytes of levels, then 16 scales and 16 zeros. In the first 64 bytes,
+the low halves of bytes 4 i to 4 i + 3 are the levels of output i at inputs 0 to 3, the high halves
+those at inputs 4 to 7.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ is_available = loops.is_available
 
 
 class VnniProduct:
-    """x W^T. A row's product has the same bits whatever rows stand beside it.
+    """x W^T. A row has the same bits whatever the other rows are.
 
     Args:
         levels: 0 to 15, `[out, in]`, multiples of 16 and of 32.
@@ -38,7 +38,7 @@ class VnniProduct:
 
     @property
     def num_bytes(self) -> int:
-        """The memory that a product reads."""
+        """The bytes that a product reads."""
         return self._packed.nbytes
 
     def __call__(self, x: Tensor) -> Tensor:
@@ -56,7 +56,7 @@ class VnniProduct:
 
 
 def pack(levels: Tensor, scales: Tensor) -> Tensor:
-    """Levels and scales as the loop reads them, uint8 `[out / 16, in / 32, 320]`."""
+    """Levels and scales in the loop's order, uint8 `[out / 16, in / 32, 320]`."""
     outputs, inputs = levels.shape
     blocks, groups = outputs // LANES, inputs // GROUP
     quads = levels.to(torch.uint8).view(blocks, LANES, groups, 4, 2, 4)
@@ -68,7 +68,7 @@ def pack(levels: Tensor, scales: Tensor) -> Tensor:
 
 
 def unpack(packed: Tensor) -> Tensor:
-    """The weights `[out, in]` in bfloat16 that packed levels and scales stand for."""
+    """The weights `[out, in]` in bfloat16 that packed levels and scales encode."""
     blocks, groups, _ = packed.shape
     levels, scales = packed.split([LEVELS, RECORD - LEVELS], dim=-1)
     pairs = levels.reshape(blocks, groups, 4, LANES, 1, 4)
@@ -81,10 +81,10 @@ def unpack(packed: Tensor) -> Tensor:
 
 
 def _round_to_8_bits(x: Tensor) -> Tensor:
-    """Activations as the loop takes them: each group in 255 steps of its own, in float32."""
+    """Activations as the loop rounds them: each group to 255 steps of its own scale, in float32."""
     groups = x.float().unflatten(1, (-1, GROUP))
     largest = groups.abs().amax(dim=-1, keepdim=True)
-    # A tensor over a tensor: torch divides a number by a tensor by way of the reciprocal.
+    # Divide tensor by tensor: torch divides a number by a tensor through the reciprocal.
     inverse = torch.full_like(largest, 127) / largest.clamp(min=1e-30)
     steps = (groups * torch.where(largest > 1e-30, inverse, 0)).round()
     return (steps * (largest / 127)).flatten(1)

@@ -1,4 +1,4 @@
-"""The loop of `kernels.attention`, by the dot products of AVX-512 BF16."""
+"""The loop of `kernels.attention`, with the dot products of AVX-512 BF16."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ _ACCUMULATORS = 24
 """Registers for sums of weighted values."""
 
 MOST_WIDTH = _ACCUMULATORS * LANES
-"""The widest heads: the sums of one row fill the registers."""
+"""The widest heads, for which the sums of one row fill the registers."""
 
 
 class AttentionArguments(NamedTuple):
     """Arguments of the loop.
 
-    Each of `tasks` tasks is some query heads of one head of the cache, `tasks_per_head` of them to
-    a head. Its rows are `full_tiles` full tiles, then those of the last tile. The cache has
-    `key_blocks` blocks of `KEYS` keys, of which `length` keys are valid; heads of it start
-    `head_bytes` apart. Each thread has `scratch_bytes` of the scratch memory.
+    Each of `tasks` tasks computes some query heads of one head of the cache; a head has
+    `tasks_per_head` tasks. The rows of a task are `full_tiles` full tiles, then those of the last
+    tile. The cache has `key_blocks` blocks of `KEYS` keys, of which `length` keys are valid; its
+    heads start `head_bytes` apart. Each thread has `scratch_bytes` of the scratch memory.
     """
 
     query: Pointer
@@ -59,7 +59,7 @@ def is_available(width: int = 2 * KEYS) -> bool:
 
 
 def most_rows(width: int) -> int:
-    """Rows that a tile takes at once, so that their sums stay in registers."""
+    """The most rows of a tile whose sums stay in registers."""
     return min(_MOST_ROWS, _ACCUMULATORS // (width // LANES))
 
 
@@ -81,8 +81,8 @@ def functions(width: int) -> dict[int, Function[AttentionArguments]]:
 class _Scores(Writer):
     """Writes the dot products of `rows` query rows with a block of keys.
 
-    It takes the query rows; the keys transposed, for every pair of dimensions those of all keys;
-    the bias and where the scores are stored, and the bytes from one row of both to the next; the
+    Its arguments: the query rows; the transposed keys, for every pair of dimensions those of all
+    keys; the bias and the place for the scores, and the bytes from one row of both to the next; the
     scale.
     """
 
@@ -117,7 +117,7 @@ class _Scores(Writer):
             for h in halves:
                 added = self.load(self.at(self.at(bias, own), h, 4 * LANES), t.floats)
                 value = b.call(fma, [sums[len(halves) * r + h], factor, added])
-                # A hidden key may hold NaN, which no bias would hide.
+                # A masked key may hold NaN, which adding a bias would not hide.
                 hidden = self.splat(float("-inf"))
                 value = b.select(b.fcmp_ordered("==", added, hidden), hidden, value)
                 b.store(value, self.at(self.at(scores, own), h, 4 * LANES), align=1)
@@ -128,8 +128,8 @@ class _Scores(Writer):
 class _Values(Writer):
     """Writes the weighted sums of the values for `rows` rows.
 
-    It takes the weights, bfloat16, and the bytes from one row of them to the next; the sum of each
-    row's weights; the values; where the results are stored; and the number of values.
+    Its arguments: the weights in bfloat16, and the bytes from one row of them to the next; the sum
+    of each row's weights; the values; the place for the results; and the number of values.
     """
 
     def __init__(self, module: Any, rows: int, width: int) -> None:
@@ -148,7 +148,7 @@ class _Values(Writer):
 
         def pair(index: Any, sums: list[Any]) -> list[Any]:
             first = self.at(values, index, 4 * self._width)
-            # After the last value may stand NaN, which a weight of 0 does not make 0.
+            # There may be NaN after the last value, and 0 times NaN is not 0.
             alone = b.icmp_signed("==", b.add(b.mul(index, t.i64(2)), t.i64(1)), length)
             second = b.select(alone, first, self.at(first, 2 * self._width))
             twos = [
@@ -183,9 +183,9 @@ class _Values(Writer):
 class _Attention(Writer):
     """Writes attention for full tiles of rows, then a tile of `rows` rows.
 
-    A thread does whole heads of the cache, or of the query: scores of all rows block by block of
-    keys, weights row by row, values tile by tile. Weights are rounded to bfloat16, as ATen rounds
-    them; their sum is not.
+    A thread computes whole heads of the cache, or of the query: the scores of all rows block by
+    block of keys, the weights row by row, the values tile by tile. Weights are rounded to bfloat16,
+    as in ATen; their sum is not.
     """
 
     def __init__(
@@ -263,7 +263,7 @@ class _Attention(Writer):
         b.ret_void()
 
     def _transpose(self, keys: Any, transposed: Any) -> None:
-        """Store a block of keys pair of dimensions by pair, all keys' numbers side by side."""
+        """Store a block of keys transposed: for each pair of dimensions, those of all keys."""
         b, t = self.b, self.t
 
         def pair(index: Any, _: list[Any]) -> list[Any]:
@@ -276,7 +276,7 @@ class _Attention(Writer):
         loop(b, t.i64(0), t.i64(self._width // 2), [], pair)
 
     def _weigh(self, scores: Any, totals: Any, count: Any, step: Any, parts: Any) -> None:
-        """Turn scores into weights, not yet divided by their sum, in the place of the scores."""
+        """Replace scores by weights that are not divided by their sum yet."""
         b, t = self.b, self.t
         most = self.declare("llvm.maxnum.v16f32", t.floats, t.floats, t.floats)
         largest = self.declare("llvm.vector.reduce.fmax.v16f32", t.f32, t.floats)

@@ -1,4 +1,4 @@
-"""The loop of `kernels.bfloat16`, by the dot products of AVX-512 BF16."""
+"""The loop of `kernels.bfloat16`, with the dot products of AVX-512 BF16."""
 
 from __future__ import annotations
 
@@ -10,32 +10,32 @@ from paceline.kernels.llvm.records import Integer, Pointer
 from paceline.kernels.llvm.vector_code import LANES, Writer, loop
 
 _HALVES = 2
-"""Vectors of outputs that a tile computes at once."""
+"""The number of output vectors in a tile."""
 
 OUTPUTS = _HALVES * LANES
-"""Outputs of a block."""
+"""The number of outputs in a block."""
 
 LINE = 4 * OUTPUTS
-"""Bytes of the weights of a block of outputs for one pair of inputs."""
+"""The bytes of the weights of a block of outputs for one pair of inputs."""
 
 MOST_ROWS = 12
-"""Rows that a tile takes at once: with 2 accumulators each they leave registers for the rest."""
+"""The most rows of a tile: with 2 accumulators each they leave registers for the rest."""
 
 _NEAR, _FAR = (3072, 3), (8192, 2)
-"""How many bytes ahead to prefetch, and into which cache (3: the first, 2: the second). With few
-rows the processor's own prefetcher keeps up; with more, six and eight rows take 15 % longer
-without, and the second cache has more room for what is under way."""
+"""How many bytes ahead to prefetch, and into which cache (3: L1, 2: L2). With few rows the
+processor's own prefetcher keeps up; six and eight rows take 15 % longer without a far prefetch,
+and the L2 cache has more room for it."""
 
 _MANY_ROWS = 6
-"""The fewest rows for which it is far."""
+"""The fewest rows for which the prefetch is far."""
 
 
 class ProductArguments(NamedTuple):
     """Arguments of the loop: `full_tiles` tiles of `MOST_ROWS` rows, then those of the last tile.
 
-    There are `blocks` blocks of `OUTPUTS` outputs and `pairs` pairs of inputs. From one block to
-    the next, bias and residual advance by these bytes, and the residual from row to row; with 0,
-    the same zeros are read again.
+    There are `blocks` blocks of `OUTPUTS` outputs and `pairs` pairs of inputs. Bias and residual
+    have steps in bytes from one block to the next, and the residual one from row to row; with a
+    step of 0, the same zeros are read again.
     """
 
     x: Pointer
@@ -73,9 +73,9 @@ def _write(module: Any, names: dict[int, str], team: list[int]) -> None:
 class _Tile(Writer):
     """Writes the function that computes a tile: 32 outputs of `rows` rows.
 
-    It takes the activations in the order in which it reads them, for every pair of inputs those of
-    all rows; the weights; where the results are stored and the bytes from one row of them to the
-    next; the bias, and the residual with its own step; and the number of pairs.
+    Its arguments: the activations, for every pair of inputs those of all rows; the weights; the
+    place for the results and the bytes from one row of them to the next; the bias, and the residual
+    with its own step; and the number of pairs.
     """
 
     def __init__(self, module: Any, rows: int) -> None:
@@ -123,8 +123,8 @@ class _Tile(Writer):
 class _Product(Writer):
     """Writes the function that multiplies full tiles of rows, then a tile of `rows` rows.
 
-    Each thread copies the activations for itself, which takes far less time than a barrier. Then it
-    computes its outputs: all rows of a block of them, while the block's weights are in the cache.
+    Each thread makes its own copy of the activations, which takes far less time than a barrier.
+    Then it computes its blocks of outputs: all rows of a block while its weights are in the cache.
     """
 
     def __init__(
@@ -176,7 +176,7 @@ class _Product(Writer):
         b.ret_void()
 
     def _interleave(self, x: Any, own: Any, rows: int, pairs: Any) -> None:
-        """Store the activations pair of inputs by pair, those of all rows side by side."""
+        """Store the activations interleaved: for each pair of inputs, those of all rows."""
         b, t = self.b, self.t
         starts = [self.at(x, b.mul(pairs, t.i64(4 * r))) for r in range(rows)]
 

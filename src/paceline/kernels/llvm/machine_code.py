@@ -1,7 +1,7 @@
-"""Loops that are compiled for this processor, and run by the threads that torch has already.
+"""Loops that are compiled for this processor, and run by torch's threads.
 
-LLVM (llvmlite, of the extra `fast`) compiles them. They run in the OpenMP runtime of torch: threads
-of their own would compete with those of torch, which spin between products.
+LLVM (llvmlite, in the extra `fast`) compiles them. They run in the OpenMP runtime of torch: other
+threads would compete with those of torch, which spin between products.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Key = TypeVar("Key", bound=Hashable)
 Record = TypeVar("Record", bound=tuple[Any, ...])
 
 FAILURES = (AttributeError, OSError, RuntimeError, TypeError, ValueError)
-"""What another llvmlite or another OpenMP may raise. torch computes the same without them."""
+"""What other versions of llvmlite or OpenMP may raise. torch computes the same without them."""
 
 log = logging.getLogger("paceline")
 
@@ -33,13 +33,12 @@ class Team:
     """The OpenMP threads of torch: they run one function together.
 
     A parallel region is started by `GOMP_parallel`, which GNU's and LLVM's runtimes export under
-    Linux. The entry is looked up in the runtime that torch itself loaded, since a second runtime
-    would start threads of its own. A region that is tried here shows whether it does what it
-    should.
+    Linux. The function is looked up in the runtime that torch itself loaded, because a second
+    runtime would start its own threads. A trial region shows whether it works as expected.
 
     Raises:
-        OSError: torch runs without OpenMP, or with a runtime that cannot be called so, as under
-            macOS and Windows.
+        OSError: torch runs without OpenMP, or with a runtime that cannot be called like this, as
+            under macOS and Windows.
     """
 
     def __init__(self) -> None:
@@ -52,18 +51,18 @@ class Team:
         except AttributeError as error:
             raise OSError(str(error)) from error
         self.queries = [ctypes.cast(query, ctypes.c_void_p).value or 0 for query in queries]
-        """The addresses of the functions that return a thread's number and how many there are."""
+        """The addresses of the functions that return a thread's number and the thread count."""
         unsigned = ctypes.c_uint
         self._parallel.argtypes = [ctypes.c_void_p, ctypes.c_void_p, unsigned, unsigned]
         self._parallel.restype = None
         self._try(*queries)
 
     def run(self, function: int, arguments: bytes, threads: int) -> None:
-        """Call a function, which takes the address of its arguments, in `threads` threads."""
+        """Call a function with the address of its arguments in `threads` threads."""
         self._parallel(function, arguments, threads, 0)
 
     def _try(self, number: Callable[[], int], count: Callable[[], int]) -> None:
-        """Run a region of two threads, which reports their numbers."""
+        """Check that a region of two threads runs in two threads."""
         found: list[tuple[int, int]] = []
         report = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(
             lambda _: found.append((number(), count()))
@@ -75,7 +74,7 @@ class Team:
 
 
 def _openmp() -> str:
-    """The file of the OpenMP runtime that is loaded: of several, the one that torch brings."""
+    """The file of the loaded OpenMP runtime; if there are several, the one that torch brings."""
     lines = MAPS.read_text(errors="surrogateescape").splitlines()
     mapped = (line.split(maxsplit=5) for line in lines)
     files = [Path(fields[5]) for fields in mapped if len(fields) == 6]
@@ -87,13 +86,13 @@ def _openmp() -> str:
 
 
 class Code:
-    """Machine code of an LLVM module. It lives as long as this does.
+    """Machine code of an LLVM module. It is freed with this object.
 
     Args:
-        source: LLVM's textual form.
+        source: the module in LLVM's textual form.
 
     Raises:
-        RuntimeError: LLVM does not take it.
+        RuntimeError: LLVM rejects it.
     """
 
     def __init__(self, source: str) -> None:
@@ -122,10 +121,10 @@ class Function(Generic[Record]):
     """A compiled function of one record, run by the threads of torch.
 
     Args:
-        code: what it is part of.
+        code: the code that it is part of.
         name: its name there.
         record: the type of its arguments, see `records`.
-        team: what runs it.
+        team: the threads that run it.
     """
 
     def __init__(self, code: Code, name: str, record: type[Record], team: Team) -> None:
@@ -143,7 +142,7 @@ class Function(Generic[Record]):
             self._team.run(self._address, arguments, threads)
 
     def __deepcopy__(self, memo: object) -> Function[Record]:
-        """Code is shared by the copies of what calls it."""
+        """Copies share the code."""
         return self
 
 
@@ -156,8 +155,8 @@ def compile_functions(
 
     Args:
         record: the type of their arguments, see `records`.
-        keys: what they are called by.
-        write: writes them into a module. It is given a name for each key, and `Team.queries`.
+        keys: a key for each function.
+        write: writes them into a module, given a name for each key and `Team.queries`.
 
     Raises:
         FAILURES: they cannot be compiled, or there is no team.
@@ -180,14 +179,14 @@ def _team() -> Team:
 def has_instructions(*names: str) -> bool:
     """Whether llvmlite is installed and the processor has these instructions, by LLVM's names.
 
-    Where llvmlite is missing on a processor with AVX-512, a warning in the log says what that
+    If llvmlite is missing on a processor with AVX-512, a warning in the log says what that
     costs.
     """
     try:
         from llvmlite import binding
 
         features = binding.get_host_cpu_features()
-    except (ImportError, OSError, RuntimeError) as error:  # missing, or without its library
+    except (ImportError, OSError, RuntimeError) as error:  # missing, or its library is
         if "AVX512" in torch.backends.cpu.get_cpu_capability():
             _warn(f"llvmlite is missing ({error}); install it with pip install 'paceline[fast]'")
         return False
@@ -211,9 +210,9 @@ def compiles(functions: Callable[[], object], *instructions: str) -> bool:
 
 @functools.cache
 def _warn(reason: str) -> None:
-    """Once a process for each reason."""
+    """Warn once per process and reason."""
     log.warning(
-        "the compiled loops do not run, and torch's kernels stand in for them: passes in bfloat16 "
+        "the compiled loops do not run and torch's kernels are used instead: passes in bfloat16 "
         "over several rows and drafts in int4 take up to twice as long. Reason: %s",
         reason,
     )

@@ -1,4 +1,4 @@
-"""Arguments of a compiled loop as one named record, which both sides read by name.
+"""Arguments of a compiled loop as one record, whose fields both sides access by name.
 
 A record is a `NamedTuple` whose fields are annotated as `Pointer`, `Integer` or `Float`. The caller
 fills it with numbers and the loop's `Function` packs it; `Writer.record` gives the code that is
@@ -13,7 +13,7 @@ from typing import Annotated, Any, NamedTuple, get_args, get_type_hints
 
 
 class Kind(Enum):
-    """How a field lies in memory, as a format of `struct`. Each takes `FIELD_BYTES`."""
+    """The format of a field in memory, as a format of `struct`. Each takes `FIELD_BYTES`."""
 
     POINTER = "P"
     INTEGER = "q"
@@ -39,7 +39,7 @@ class _Example(NamedTuple):
 
 
 def kinds(record: type[Any]) -> dict[str, Kind]:
-    """The fields of a record in the order in which they lie in memory.
+    """The fields of a record in memory order.
 
     Raises:
         TypeError: a field has another annotation.
@@ -59,7 +59,7 @@ def kinds(record: type[Any]) -> dict[str, Kind]:
 
 
 def layout(record: type[Any]) -> struct.Struct:
-    """What packs a record.
+    """The format that packs a record.
 
     >>> layout(_Example).pack(*_Example(x=1, rows=2, scale=1.0))[16:20].hex()
     '0000803f'
@@ -71,7 +71,7 @@ def layout(record: type[Any]) -> struct.Struct:
 
 
 def record_bytes(record: type[Any]) -> int:
-    """The memory that a record takes.
+    """The bytes that a record takes.
 
     >>> record_bytes(_Example)
     24

@@ -1,4 +1,4 @@
-"""The loop of `kernels.shared`: products with weights in the order that torch keeps them in.
+"""The loop of `kernels.shared`: products with weights in torch's own order.
 
 Each output is the dot product of two contiguous rows. While a tile of outputs is multiplied, the
 weights of the next one are prefetched.
@@ -16,7 +16,7 @@ from paceline.kernels.llvm.records import Integer, Pointer, record_bytes
 from paceline.kernels.llvm.vector_code import LANES, Writer, loop
 
 MOST_ROWS = 12
-"""The most rows that the loops take."""
+"""The most rows that a loop takes."""
 
 STEP = 64
 """Bytes of a row that are multiplied at once: a register."""
@@ -25,13 +25,13 @@ FEWEST_OUTPUTS = 8
 """The most outputs of a tile; a weight must have as many."""
 
 _SECOND_CACHE = 2
-"""Where the weights of the next tile are prefetched to: with long rows the first has no room."""
+"""The cache (L2) to prefetch the next tile's weights into: long rows do not fit into L1."""
 
 INSTRUCTIONS = {
     torch.bfloat16: ("avx512f", "avx512bw", "avx512vl", "avx512bf16"),
     torch.float32: ("avx512f", "avx512bw", "avx512vl"),
 }
-"""What the loops for a dtype need, by LLVM's names."""
+"""The instructions that the loops for a dtype need, by LLVM's names."""
 
 
 class Weight(NamedTuple):
@@ -49,7 +49,7 @@ class Weight(NamedTuple):
 
 
 class RowMajorArguments(NamedTuple):
-    """Arguments of the loop: `count` weights, each a `Weight`, one after the other at `weights`.
+    """Arguments of the loop: `count` weights, as consecutive `Weight` records at `weights`.
 
     A row of `x` has `row_bytes` bytes, `steps` times `STEP`. From one column to the next the
     residual advances by `residual_step` bytes; with 0, the same zero is read again.
@@ -85,7 +85,7 @@ def functions(dtype: torch.dtype) -> dict[int, Function[RowMajorArguments]]:
 
 
 def _outputs_at_once(rows: int) -> int:
-    """As many that the accumulators, the rows and a weight fit into 32 registers.
+    """The number for which the accumulators, the rows and a weight fit into 32 registers.
 
     >>> [_outputs_at_once(rows) for rows in (1, 3, 4, 6, 8, 12)]
     [8, 8, 6, 4, 3, 2]
@@ -96,8 +96,8 @@ def _outputs_at_once(rows: int) -> int:
 class _Product(Writer):
     """Writes the function that multiplies `rows` rows.
 
-    Threads share the outputs of each weight. The last ones may be computed twice, since the last
-    tile ends where the weight ends: the same numbers are written again.
+    The outputs of each weight are split among the threads. The last tile ends where the weight
+    ends, so some outputs may be computed twice: the same numbers are written again.
     """
 
     def __init__(self, module: Any, name: str, rows: int, team: list[int], *, wide: bool) -> None:
@@ -146,11 +146,11 @@ class _Product(Writer):
         b.ret_void()
 
     def _sums(self, x: Any, weights: Any, steps: Any, width: Any) -> list[Any]:
-        """The dot products, by rows and outputs, each still spread over 16 lanes."""
+        """The dot products by rows and outputs, each as 16 partial sums."""
         b, t, outputs = self.b, self.t, range(self._outputs)
         rows = [self.at(x, b.mul(width, t.i64(row))) for row in range(self._rows)]
         places = [self.at(weights, b.mul(width, t.i64(output))) for output in outputs]
-        # What the next tile reads at this step, while this one is multiplied.
+        # Prefetch what the next tile reads at this step, while this one is multiplied.
         ahead = b.mul(width, t.i64(self._outputs))
 
         def step(index: Any, sums: list[Any]) -> list[Any]:
@@ -180,7 +180,7 @@ class _Product(Writer):
         return self.b.call(fma, [left, right, sums])
 
     def _total(self, lanes: Any) -> Any:
-        """The sum of 16 lanes, in pairs, so that it takes four steps."""
+        """The sum of 16 lanes, added pairwise in four steps."""
         t = self.t
         add = self.declare("llvm.vector.reduce.fadd.v16f32", t.f32, t.f32, t.floats)
         return self.b.call(add, [t.f32(0.0), lanes], fastmath=("reassoc",))
@@ -193,14 +193,14 @@ class _Product(Writer):
         return b.bitcast(b.shl(b.zext(self.load(place, t.i16), t.i32), t.i32(16)), t.f32)
 
     def _rounded(self, value: Any) -> Any:
-        """A float in the dtype: to nearest, ties to even."""
+        """A float rounded to the dtype: to nearest, ties to even."""
         b, t = self.b, self.t
         if self._wide:
             return value
         bits = b.bitcast(value, t.i32)
         odd = b.and_(b.lshr(bits, t.i32(16)), t.i32(1))
         up = b.add(bits, b.add(odd, t.i32(0x7FFF)))
-        # NaN would be rounded to infinity: it keeps its upper bits, and one more.
+        # Rounding could turn NaN into infinity: keep its upper bits and set one more.
         kept = b.or_(bits, t.i32(0x400000))
         bits = b.select(b.fcmp_unordered("uno", value, value), kept, up)
         return b.trunc(b.lshr(bits, t.i32(16)), t.i16)

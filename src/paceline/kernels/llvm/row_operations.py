@@ -22,7 +22,7 @@ class NormArguments(NamedTuple):
 
 
 class RotationArguments(NamedTuple):
-    """Arguments of the rotation: `heads` heads a row, each of twice `half_vectors` vectors.
+    """Arguments of the rotation: `heads` heads per row, each of twice `half_vectors` vectors.
 
     Rows of `x` start `row_bytes` apart.
     """
@@ -38,7 +38,7 @@ class RotationArguments(NamedTuple):
 
 
 class GateArguments(NamedTuple):
-    """Arguments of the gate: rows of `vectors` vectors of gates, then as many of values."""
+    """Arguments of the gate: rows of `vectors` vectors of gates, then of values."""
 
     gate_up: Pointer
     out: Pointer
@@ -81,7 +81,7 @@ def _compile(record: type[Arguments], writer: type[_RowWriter[Arguments]]) -> Fu
 
 
 class _RowWriter(Writer, Generic[Arguments]):
-    """Writes a function that does something to every row, each thread to its share of them."""
+    """Writes a function that processes every row; each thread takes its share of them."""
 
     def __init__(self, module: Any, name: str, record: type[Arguments], team: list[int]) -> None:
         super().__init__(module, name, "pointer")
@@ -100,7 +100,7 @@ class _RowWriter(Writer, Generic[Arguments]):
         self.b.ret_void()
 
     def row(self, row: Any, arguments: Arguments) -> None:
-        """What is done to one row."""
+        """Write the code for one row."""
         raise NotImplementedError
 
 
@@ -176,7 +176,7 @@ class _Gate(_RowWriter[GateArguments]):
         def part(index: Any, _: list[Any]) -> list[Any]:
             gate, up = (self.floats(self.at(base, index, 2 * LANES)) for base in (gates, ups))
             below = b.fadd(t.floats([1.0] * LANES), self.exponential(b.fneg(gate)))
-            # Rounded before it is multiplied, as the models do.
+            # Round before the multiplication, as the models do.
             opened = self.widened(self.bfloat16(b.fdiv(gate, below)))
             b.store(self.bfloat16(b.fmul(opened, up)), self.at(out, index, 2 * LANES), align=1)
             return []

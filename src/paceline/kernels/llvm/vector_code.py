@@ -1,6 +1,6 @@
-"""What the writers of compiled loops share: vectors of 16 numbers, addresses, loops, threads.
+"""What the code generators of the loops share: vectors of 16, addresses, loops, threads.
 
-LLVM's builder (llvmlite) takes single instructions; these are the phrases made of them.
+LLVM's builder (llvmlite) takes single instructions; these are the common sequences of them.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, TypeVar
 from paceline.kernels.llvm.records import FIELD_BYTES, Kind, kinds
 
 LANES = 16
-"""Numbers of 32 bits in a register of AVX-512."""
+"""The 32-bit lanes of an AVX-512 register."""
 
 
 Record = TypeVar("Record", bound=tuple[Any, ...])
@@ -87,8 +87,8 @@ class Writer:
     """Writes one function that returns void.
 
     Args:
-        module: where it goes.
-        name: what it is called.
+        module: the module that it goes into.
+        name: the name of the function.
         arguments: names of the fields of `Types`.
     """
 
@@ -127,7 +127,7 @@ class Writer:
         return kind(*values)
 
     def thread(self, team: Sequence[int]) -> tuple[Any, Any]:
-        """The number of the thread that runs this, and how many there are.
+        """The number of the thread that runs this, and the number of threads.
 
         Args:
             team: `machine_code.Team.queries`.
@@ -140,14 +140,14 @@ class Writer:
         return number, count
 
     def share(self, count: Any, thread: tuple[Any, Any]) -> tuple[Any, Any]:
-        """The first and the end of the thread's share of `count` tasks."""
+        """The start and the end of the thread's share of `count` tasks."""
         b, (number, threads) = self.b, thread
         ends = (number, b.add(number, self.t.i64(1)))
         first, last = (b.sdiv(b.mul(count, end), threads) for end in ends)
         return first, last
 
     def declare(self, name: str, result: Any, *arguments: Any) -> Any:
-        """A function of LLVM's own."""
+        """Declare an LLVM intrinsic."""
         known = self.module.globals.get(name)
         if known is not None:
             return known
@@ -163,23 +163,23 @@ class Writer:
         return self.b.gep(base, [distance], source_etype=t.i8)
 
     def load(self, place: Any, kind: Any) -> Any:
-        """A value from anywhere, aligned or not."""
+        """Load a value, which need not be aligned."""
         return self.b.load(place, typ=kind, align=1)
 
     def prefetch(self, place: Any, cache: int) -> None:
-        """Prefetch 64 bytes into the first cache (3) or the second (2)."""
+        """Prefetch 64 bytes into the L1 cache (3) or the L2 cache (2)."""
         t = self.t
         ask = self.declare("llvm.prefetch.p0", t.void, t.pointer, t.i32, t.i32, t.i32)
         self.b.call(ask, [place, t.i32(0), t.i32(cache), t.i32(1)])
 
     def broadcast(self, value: Any, kind: Any) -> Any:
-        """A vector with a value that the loop computes in each lane."""
+        """A vector with a computed value in each lane."""
         undefined, first = kind(self.ir.Undefined), self.t.i32(0)
         alone = self.b.insert_element(undefined, value, first)
         return self.b.shuffle_vector(alone, undefined, self.t.ints([0] * LANES))
 
     def floats(self, place: Any) -> Any:
-        """16 bfloat16 from memory as floats."""
+        """Load 16 bfloat16 as floats."""
         return self.widened(self.load(place, self.t.shorts))
 
     def widened(self, shorts: Any) -> Any:
@@ -198,27 +198,27 @@ class Writer:
     def dot(self, sums: Any, left: Any, right: Any) -> Any:
         """16 floats plus the products of 16 pairs of bfloat16, each pair in an i32.
 
-        In assembly, since llvmlite knows no bfloat16. It needs AVX-512 BF16.
+        In assembly, because llvmlite has no bfloat16. It needs AVX-512 BF16.
         """
         kind = self.ir.FunctionType(self.t.floats, [self.t.floats, self.t.ints, self.t.ints])
         arguments = [sums, left, right]
         return self.b.asm(kind, "vdpbf16ps $3, $2, $0", "=v,0,v,v", arguments, side_effect=False)
 
     def exponential(self, value: Any) -> Any:
-        """The exponential of 16 floats, to 1e-5 of its value from e**-87 to 2**127.
+        """The exponential of 16 floats, with a relative error below 1e-5 from e**-87 to 2**127.
 
-        Below it is 0, above infinity.
+        Results below that are 0, results above it infinity.
 
-        Two to the power of a whole number is an exponent; the rest, at most a half, goes through
-        Taylor's series.
+        With x / ln 2 = n + r, n whole and |r| at most a half, the exponent bits give 2**n and a
+        Taylor series gives 2**r.
         """
         b, t = self.b, self.t
-        least = self.declare("llvm.minnum.v16f32", t.floats, t.floats, t.floats)
-        most = self.declare("llvm.maxnum.v16f32", t.floats, t.floats, t.floats)
+        minimum = self.declare("llvm.minnum.v16f32", t.floats, t.floats, t.floats)
+        maximum = self.declare("llvm.maxnum.v16f32", t.floats, t.floats, t.floats)
         nearest = self.declare("llvm.rint.v16f32", t.floats, t.floats)
         fma = self.declare("llvm.fma.v16f32", t.floats, t.floats, t.floats, t.floats)
-        bounded = b.call(most, [b.call(least, [value, self.splat(89.0)]), self.splat(-87.0)])
-        power = b.fmul(bounded, self.splat(1 / math.log(2)))
+        clamped = b.call(maximum, [b.call(minimum, [value, self.splat(89.0)]), self.splat(-87.0)])
+        power = b.fmul(clamped, self.splat(1 / math.log(2)))
         whole = b.call(nearest, [power])
         rest = b.fsub(power, whole)
         series = [math.log(2) ** i / math.factorial(i) for i in range(8)]

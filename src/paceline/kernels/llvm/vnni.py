@@ -1,4 +1,4 @@
-"""The loop of `kernels.vnni`, by the 8-bit dot products of AVX-512 VNNI."""
+"""The loop of `kernels.vnni`, with the 8-bit dot products of AVX-512 VNNI."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ from paceline.kernels.llvm.records import Integer, Pointer
 from paceline.kernels.llvm.vector_code import LANES, Writer, loop
 
 GROUP = 32
-"""Inputs that share a scale and a zero, and the rounding of the activations."""
+"""The inputs of a group, which share a scale and a zero, and one scale of the activations."""
 
 LEVELS = LANES * GROUP // 2
-"""Bytes of the levels of 16 outputs and one group of inputs."""
+"""The bytes of the levels of 16 outputs and one group of inputs."""
 
 RECORD = LEVELS + 2 * 2 * LANES
-"""Bytes of these levels, their scales and their zeros."""
+"""The bytes of these levels with their scales and zeros."""
 
 MOST_ROWS = 6
-"""Rows that a loop takes at once; more would not fit the registers."""
+"""The most rows that a loop takes; more would not fit into the registers."""
 
 _AHEAD = 6400
 """How many bytes ahead to prefetch. Without it, six rows take a third longer; for one row the
 processor's own prefetcher keeps up."""
 
 FACTORS = 12
-"""Bytes for the scale of a group of activations and two sums over it."""
+"""The bytes for the scale of a group of activations and two sums over it."""
 
 
 class Int4Arguments(NamedTuple):
@@ -64,9 +64,9 @@ def _write(module: Any, names: dict[int, str], team: list[int]) -> None:
 class _Writer(Writer):
     """Writes the function that multiplies `rows` rows.
 
-    With activations x ~ a q (q in 8 bits, a for each group) an output is the sum over the groups of
-    scale * a * sum((level - 8) * q) + zero * a * sum(q). Each thread rounds the activations for
-    itself, which takes far less time than a barrier, and then computes its outputs.
+    With activations x ~ a q (q in 8 bits, one a per group) an output is the sum over the groups of
+    scale * a * sum((level - 8) * q) + zero * a * sum(q). Each thread rounds the activations itself,
+    which takes far less time than a barrier, and then computes its outputs.
     """
 
     def __init__(self, module: Any, name: str, rows: int, team: list[int]) -> None:
