@@ -102,6 +102,7 @@ class TargetInfo:
             as it is known in advance; empty if nothing is known.
         num_weights: the number of weights in the layers, which every prompt token goes through: the
             cost of reading a prompt relative to another model. 0 if unknown.
+        hidden_size: the width of its hidden states. 0 if unknown.
     """
 
     name: str
@@ -112,6 +113,17 @@ class TargetInfo:
     invariant: bool = False
     row_costs: Mapping[int, float] = field(default_factory=dict, repr=False, compare=False)
     num_weights: int = field(default=0, repr=False, compare=False)
+    hidden_size: int = field(default=0, repr=False, compare=False)
+
+    @property
+    def num_layers(self) -> int:
+        """The layers of the target, as far as it offers their `Hidden` states; 0 if unknown.
+
+        >>> TargetInfo("toy", 8, gives=frozenset({Hidden((0, 1, 2))})).num_layers
+        2
+        """
+        has = Hidden.union(self.gives)
+        return max(has.layers, default=0) if has is not None else 0
 
     def lacks(self, needs: Iterable[Need | Hidden]) -> list[str]:
         """Those of some needs that it does not give, in words.

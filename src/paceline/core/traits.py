@@ -42,6 +42,8 @@ class Traits:
     Args:
         needs_draft_model: for drafters: it drafts with a model of its own, a `protocols.Target`,
             which is its setting `model`. It can then be given by name together with a draft model.
+        needs_draft_head: for drafters: it drafts with a head that reads the target's hidden states,
+            which is its setting `head`. It can then be given by name together with a draft head.
         translates: for drafters with a draft model: that model may have another tokenizer. The
             drafter is given both tokenizers as settings: `tokenizer` (the target's) and
             `draft_tokenizer`.
@@ -65,6 +67,7 @@ class Traits:
     """
 
     needs_draft_model: bool = False
+    needs_draft_head: bool = False
     translates: bool = False
     combines: bool = False
     names: tuple[str, ...] = ()

@@ -119,7 +119,7 @@ class HybridSession:
                 draft, part.draft = part.draft, None
                 if merged is None or draft is None or committed.draft is not merged.draft:
                     root = None if committed.logits is None else committed.logits[:1]
-                    own = Committed(committed.tokens, Draft(), (), root)
+                    own = Committed(committed.tokens, Draft(), (), root, committed.hidden)
                 else:
                     own = view(committed, draft, rows[part.name])
             part.session.observe(own)

@@ -12,7 +12,7 @@ from typing import ClassVar, Literal
 
 from torch import Tensor
 
-from paceline.core.drafts import Budget, Draft, Scheme
+from paceline.core.drafts import Budget, Draft
 from paceline.core.protocols import Noise, Steps, Target, Warp
 from paceline.core.sampling import SamplingParams
 from paceline.core.target import Committed, Need, TargetInfo
@@ -22,7 +22,7 @@ from paceline.drafting.kinds import CHOSEN_TREE, drawn_or_chosen
 from paceline.drafting.model import DraftModel, Stop, check_params, own_params
 from paceline.drafting.tree import DraftTree
 from paceline.drafting.tree_draft import draw_tree
-from paceline.drafting.tree_plan import SCHEMES, TreePlan, check_tree_settings
+from paceline.drafting.tree_plan import TreePlan, check_tree_settings, drawn_tree
 from paceline.errors import InvalidInput
 from paceline.sampling.warp import SamplingWarp
 
@@ -84,16 +84,12 @@ class TreeDrafter:
     @property
     def drafts(self) -> DraftKinds:
         """The kinds of drafts that it makes; see `core.traits`."""
-        return drawn_or_chosen(self.params, self._sampled(), CHOSEN_TREE, is_greedy=False)
+        return drawn_or_chosen(self.params, drawn_tree(self.children), CHOSEN_TREE, is_greedy=False)
 
     @property
     def greedy_drafts(self) -> DraftKinds:
         """The same when the target's temperature is 0."""
-        return drawn_or_chosen(self.params, self._sampled(), CHOSEN_TREE, is_greedy=True)
-
-    def _sampled(self) -> DraftKinds:
-        scheme = SCHEMES[self.children]
-        return DraftKinds(frozenset({scheme}), draws=scheme is not Scheme.CHOSEN)
+        return drawn_or_chosen(self.params, drawn_tree(self.children), CHOSEN_TREE, is_greedy=True)
 
     def open(self, target: TargetView, capacity: int) -> TreeSession:
         """See `protocols.Drafter.open`."""

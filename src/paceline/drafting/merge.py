@@ -121,6 +121,8 @@ def merged_kinds(kinds: Sequence[DraftKinds]) -> DraftKinds:
 def view(committed: Committed, own: Draft, rows: Sequence[int]) -> Committed:
     """What is reported to one of the drafters: its own draft, its own path, its own rows.
 
+    Hidden states belong to committed tokens, whoever drafted them, so all of them are reported.
+
     Args:
         committed: as reported by the engine for the merged draft.
         own: the draft that the drafter proposed.
@@ -135,7 +137,7 @@ def view(committed: Committed, own: Draft, rows: Sequence[int]) -> Committed:
             break
         path.append(node)
     logits = None if committed.logits is None else committed.logits[list(rows)]
-    return Committed(committed.tokens, own, tuple(path), logits)
+    return Committed(committed.tokens, own, tuple(path), logits, committed.hidden)
 
 
 def _has_laws(draft: Draft) -> bool:

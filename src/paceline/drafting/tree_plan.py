@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 from paceline.checks import require_finite, require_int
 from paceline.core.drafts import Draft, Scheme
+from paceline.core.traits import DraftKinds
 from paceline.drafting.tree import BestFirstGrowth, ForesightGrowth, Growth, ShapedGrowth
 from paceline.drafting.tree_shape import (
     RankAcceptance,
@@ -155,6 +156,16 @@ def check_tree_settings(settings: Any, shapes: Sequence[str] = TREE_SHAPES) -> N
         object.__setattr__(settings, "acceptance", rates)
     if settings.cost is not None:
         object.__setattr__(settings, "cost", _cost(settings.cost))
+
+
+def drawn_tree(children: str) -> DraftKinds:
+    """The kinds of trees whose children are found in this way, at a temperature above 0.
+
+    >>> drawn_tree("independent").draws
+    True
+    """
+    scheme = SCHEMES[children]
+    return DraftKinds(frozenset({scheme}), draws=scheme is not Scheme.CHOSEN)
 
 
 def static_shape(settings: TreeSettings) -> TreeShape:

@@ -80,7 +80,7 @@ def resolve(
     if not _HUB_NAME.fullmatch(text):
         unknown = UnknownName.among("model", text, KNOWN)
         raise UnknownName(f"{unknown}; a folder, a .gguf file or a hub name (org/model) works too")
-    folder = _from_hub(text, allow_pickle, trust_remote_code)
+    folder = from_hub(text, allow_pickle=allow_pickle, trust_remote_code=trust_remote_code)
     check_folder(folder, allow_pickle=allow_pickle, trust_remote_code=trust_remote_code)
     return Files(folder, text)
 
@@ -205,8 +205,12 @@ def _check_safetensors(file: Path) -> None:
         raise ModelError(f"{file} is damaged or truncated ({error}); fetch it again") from error
 
 
-def _from_hub(name: str, allow_pickle: bool, trust_remote_code: bool) -> Path:
-    """The model's files from the hub, or from the hub's cache on this machine."""
+def from_hub(name: str, *, allow_pickle: bool = False, trust_remote_code: bool = False) -> Path:
+    """The files of a model or a head from the hub, or from the hub's cache on this machine.
+
+    Raises:
+        ModelError: the hub cannot be reached, or has no such repository.
+    """
     from huggingface_hub import snapshot_download
 
     wanted = [*_WANTED, *(_PICKLED if allow_pickle else ())]

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from paceline.core.drafts import Draft
+from paceline.core.hidden import Hidden, HiddenStates
 from paceline.core.protocols import Work
 from paceline.core.target import Need, Scores, TargetInfo
 from paceline.core.view import TargetView
@@ -34,6 +35,11 @@ class TableTarget:
             token t), or a function from all tokens so far to `[V]`.
         vocab_size: V; needed if `table` is a function.
         max_length: the context limit.
+        states: a function from all tokens so far to the hidden state `[d]` of the last of them, for
+            drafters that read `Hidden` states: it is given as the final state and as the input of
+            each of `num_layers` layers and the output of the last; None gives none.
+        num_layers: the number of layers.
+        embedding: `[V, d]`, the input embedding that drafters may ask for; None gives none.
 
     Example:
         >>> target = TableTarget(torch.tensor([0.75, 0.25]))
@@ -42,7 +48,14 @@ class TableTarget:
     """
 
     def __init__(
-        self, table: Tensor | Table, *, vocab_size: int | None = None, max_length: int | None = None
+        self,
+        table: Tensor | Table,
+        *,
+        vocab_size: int | None = None,
+        max_length: int | None = None,
+        states: Table | None = None,
+        num_layers: int = 1,
+        embedding: Tensor | None = None,
     ) -> None:
         if isinstance(table, Tensor):
             vocab_size, rows = table.shape[-1], table.to(torch.float64)
@@ -53,12 +66,13 @@ class TableTarget:
             raise InvalidInput("a table that is a function needs vocab_size")
         else:
             self._law = table
-        self.info = TargetInfo(
-            "table",
-            vocab_size,
-            max_length,
-            gives=frozenset({Need.LOGITS, Need.TREE, Need.AUXILIARY}),
-        )
+        gives: set[Need | Hidden] = {Need.LOGITS, Need.TREE, Need.AUXILIARY}
+        if states is not None:
+            gives.add(Hidden.all(num_layers))
+        if embedding is not None:
+            gives.add(Need.EMBEDDING)
+        self._states, self._embedding = states, embedding
+        self.info = TargetInfo("table", vocab_size, max_length, gives=frozenset(gives))
 
     def open(self, capacity: int) -> TableSlot:
         """See `protocols.Target.open`."""
@@ -74,17 +88,27 @@ class TableTarget:
     def score(self, work: Sequence[Work]) -> list[Scores]:
         """See `protocols.Target.score`."""
         scores = []
-        for slot, new, draft, wanted, _ in work:
+        for slot, new, draft, wanted, asked in work:
             slot.scored = new, draft
-            if not wanted:
-                scores.append(Scores(torch.empty(0, self.info.vocab_size, dtype=torch.float64)))
-                continue
             before = (*slot.tokens, *new)
             paths = [(), *(draft.path(node) for node in range(len(draft)))]
             behind = [tuple(draft.tokens[i] for i in path) for path in paths]
-            laws = [self._law((*before, *tokens)) for tokens in [*behind, *_auxiliary(draft)]]
-            scores.append(Scores(torch.stack(laws).to(torch.float64).log()))
+            after = [(*before, *tokens) for tokens in [*behind, *_auxiliary(draft)]]
+            hidden = None
+            if asked is not None:
+                first = len(slot.tokens) + 1
+                rows = [*(before[:end] for end in range(first, len(before))), *after]
+                hidden = self._hidden(rows, asked)
+            logits = torch.empty(0, self.info.vocab_size, dtype=torch.float64)
+            if wanted:
+                logits = torch.stack([self._law(text) for text in after]).to(torch.float64).log()
+            scores.append(Scores(logits, hidden))
         return scores
+
+    def _hidden(self, texts: Sequence[tuple[int, ...]], asked: Hidden) -> HiddenStates:
+        assert self._states is not None
+        states = torch.stack([self._states(text) for text in texts])
+        return HiddenStates(dict.fromkeys(asked.layers, states), states if asked.final else None)
 
     def commit(self, slot: TableSlot, path: Sequence[int]) -> None:
         """See `protocols.Target.commit`."""
@@ -108,7 +132,10 @@ class TableTarget:
 
     def view(self, slot: TableSlot) -> TargetView:
         """See `protocols.Target.view`."""
-        return TargetView(self.info)
+        embedding = self._embedding
+        return TargetView(
+            self.info, embed=None if embedding is None else lambda tokens: embedding[tokens]
+        )
 
     def close(self, slot: TableSlot) -> None:
         """See `protocols.Target.close`."""

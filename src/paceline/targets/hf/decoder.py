@@ -110,6 +110,7 @@ class HFDecoder:
             min(limits, default=None),
             gives=self._layout.gives,
             num_weights=_layer_weights(self._model),
+            hidden_size=_hidden_size(config),
         )
         if truth is not None:
             with self._foreign_code():
@@ -348,6 +349,12 @@ def _layer_weights(model: Any) -> int:
     outside = [model.get_input_embeddings(), causal_of(model).get_output_embeddings()]
     skipped = {id(weight) for part in outside if part is not None for weight in part.parameters()}
     return sum(weight.numel() for weight in model.parameters() if id(weight) not in skipped)
+
+
+def _hidden_size(config: PreTrainedConfig) -> int:
+    """The width of the hidden states; 0 where the model does not name it."""
+    size = getattr(config.get_text_config(decoder=True), "hidden_size", None)
+    return size if isinstance(size, int) else 0
 
 
 def _start_token(config: PreTrainedConfig) -> int | None:

@@ -1,0 +1,1 @@
+"""What draft heads share: their contract, and how chains and trees are drawn from their logits."""

@@ -1,0 +1,223 @@
+"""The drafter of a head, whatever its kind: chains and trees, greedy and sampled.
+
+A drafter of heads is a subclass in `drafters/` that gives its name, as in
+`drafters.medusa.MedusaDrafter`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from paceline.core.drafts import Budget, Draft
+from paceline.core.hidden import Hidden
+from paceline.core.passes import done, run
+from paceline.core.protocols import Noise, Steps, Warp
+from paceline.core.sampling import SamplingParams
+from paceline.core.target import Committed, Need
+from paceline.core.traits import DraftKinds
+from paceline.core.view import TargetView
+from paceline.drafting.heads.contract import Head
+from paceline.drafting.heads.vocabulary import spread
+from paceline.drafting.kinds import CHOSEN_CHAIN, CHOSEN_TREE, DRAWN_CHAIN, drawn_or_chosen
+from paceline.drafting.model import Stop, check_params, draw_chain, own_params
+from paceline.drafting.tree import DraftTree
+from paceline.drafting.tree_draft import draw_tree
+from paceline.drafting.tree_plan import TREE_SHAPES, TreePlan, check_tree_settings, drawn_tree
+from paceline.errors import InvalidInput
+from paceline.sampling.warp import SamplingWarp
+
+CHAIN = "chain"
+"""The shape of a draft with one token a level."""
+
+
+@dataclass(frozen=True, slots=True)
+class HeadDrafter:
+    """Draft with a head that reads the target's hidden states.
+
+    Args:
+        head: the head, as `models.heads.load_head` returns it.
+        shape: "chain", or the shape of a tree: "dynamic" grows where the head is sure; "static" is
+            given by `branching` or `paths`; "sequoia" is the best for the acceptance by rank.
+        children: of a tree: "sampled" draws the children of a node without replacement,
+            "independent" draws them with it, "chosen" takes the most probable ones. Greedily all
+            are chosen.
+        max_nodes, top_k, width, branching, paths, acceptance, cost, draft_cost: of a tree, see
+            `drafters.tree.TreeDrafter`.
+        params: sampling options of the draft, `SamplingParams` or a mapping of some of them; None
+            follows the target's.
+
+    Raises:
+        InvalidInput: a setting outside its range, of the wrong type, or of another shape; or a head
+            of another kind.
+    """
+
+    name: ClassVar[str]
+    needs_draft_head: ClassVar[bool] = True
+
+    head: Head = field(repr=False)
+    shape: Literal["chain", "dynamic", "static", "sequoia"] = "dynamic"
+    children: Literal["sampled", "independent", "chosen"] = "sampled"
+    max_nodes: int | None = None
+    top_k: int = 4
+    width: int | None = None
+    branching: Sequence[int] | None = None
+    paths: Sequence[Sequence[int]] | None = None
+    acceptance: Sequence[float] | None = None
+    cost: Sequence[Sequence[float]] | None = None
+    draft_cost: float = 0.0
+    params: SamplingParams | None = None
+
+    def __post_init__(self) -> None:
+        check_tree_settings(self, (CHAIN, *TREE_SHAPES))
+        object.__setattr__(self, "params", own_params(self.params))
+        kind = getattr(self.head, "drafter", None)
+        if kind != self.name:
+            raise InvalidInput(
+                f"drafter {self.name!r} drafts with a head of its kind; it was given "
+                + (f"one for drafter {kind!r}" if kind else f"{self.head!r:.80}")
+                + "; load one with paceline.models.heads.load_head"
+            )
+
+    @property
+    def is_chain(self) -> bool:
+        """Whether it drafts one token a level."""
+        return self.shape == CHAIN
+
+    @property
+    def needs(self) -> frozenset[Need | Hidden]:
+        """What the head reads, and drafts that branch."""
+        return self.head.needs | (frozenset() if self.is_chain else {Need.TREE})
+
+    @property
+    def default_verifier(self) -> str:
+        """See `core.traits`."""
+        return "token" if self.is_chain else "tree"
+
+    @property
+    def drafts(self) -> DraftKinds:
+        """The kinds of drafts that it makes; see `core.traits`."""
+        return self._kinds(is_greedy=False)
+
+    @property
+    def greedy_drafts(self) -> DraftKinds:
+        """The same when the target's temperature is 0."""
+        return self._kinds(is_greedy=True)
+
+    def _kinds(self, *, is_greedy: bool) -> DraftKinds:
+        drawn, chosen = DRAWN_CHAIN, CHOSEN_CHAIN
+        if not self.is_chain:
+            drawn, chosen = drawn_tree(self.children), CHOSEN_TREE
+        return drawn_or_chosen(self.params, drawn, chosen, is_greedy=is_greedy)
+
+    def open(self, target: TargetView, capacity: int) -> HeadSession:
+        """See `protocols.Drafter.open`."""
+        check_params(self.params, target.info, self.name)
+        return HeadSession(self, target, capacity)
+
+
+class HeadSession:
+    """See `protocols.DraftSession`.
+
+    Hidden states come with the tokens that followed them (see `core.target.Committed`), and go on
+    to the head as they come, so that a long prompt never stands in memory as a whole.
+    """
+
+    def __init__(self, drafter: HeadDrafter, target: TargetView, capacity: int) -> None:
+        self._drafter, self._head = drafter, drafter.head
+        self._vocab_size = target.info.vocab_size
+        self._hidden = Hidden.union(drafter.needs)
+        self._plan = TreePlan(drafter, (target.info.max_draft_tokens,))
+        self._warp = None if drafter.params is None else SamplingWarp(drafter.params)
+        self._length = 0
+        self._has_state = False
+        self._rows: dict[int, int] = {}
+        with torch.inference_mode():
+            self._state = self._head.open(target, capacity)
+
+    def observe(self, committed: Committed) -> None:
+        """See `protocols.DraftSession.observe`."""
+        self._length += len(committed.tokens)
+        self._plan.observe(committed.draft, committed.path)
+        if committed.hidden is None or self._hidden is None:
+            return  # a text of one token: no pass has seen anything yet
+        hidden = committed.hidden.only(self._hidden)
+        with torch.inference_mode():
+            self._state.observe(hidden, committed.tokens[-hidden.num_rows :])
+        self._has_state = True
+
+    def propose(self, budget: Budget, warp: Warp, noise: Noise) -> Draft:
+        """See `protocols.DraftSession.propose`."""
+        warp = self._warp or warp
+        levels = budget.num_draft_tokens
+        if self._head.max_levels is not None:
+            levels = min(levels, self._head.max_levels)
+        if levels < 1 or not self._has_state:
+            return Draft()
+        stop = Stop(budget.min_confidence, budget.min_path_confidence, budget.entropy_bound)
+        if self._drafter.is_chain:
+            return run(self._chain(levels, budget, warp, noise, stop))
+        return run(self._tree(levels, budget, warp, noise, stop))
+
+    def _chain(
+        self, levels: int, budget: Budget, warp: Warp, noise: Noise, stop: Stop
+    ) -> Steps[Draft]:
+        if budget.max_nodes is not None:
+            levels = min(levels, budget.max_nodes)
+        if levels < 1:
+            return done(Draft())
+        return draw_chain(
+            lambda: done(self._start(levels)),
+            lambda token: done(self._follow([0], [token])[0]),
+            position=self._length,
+            length=levels,
+            warp=warp,
+            noise=noise,
+            stop=stop,
+        )
+
+    def _tree(
+        self, levels: int, budget: Budget, warp: Warp, noise: Noise, stop: Stop
+    ) -> Steps[Draft]:
+        max_nodes = self._plan.within(budget.max_nodes)
+        if max_nodes < 1:
+            return done(Draft())
+        scheme = self._plan.scheme(is_greedy=warp.is_greedy)
+        return draw_tree(
+            lambda: done(self._start(levels)),
+            lambda tree, nodes: done(self._below(tree, nodes)),
+            growth=self._plan.growth(levels, max_nodes, scheme),
+            depth=levels,
+            scheme=scheme,
+            position=self._length,
+            warp=warp,
+            noise=noise,
+            stop=stop,
+            min_first_confidence=budget.min_first_confidence,
+        )
+
+    def _start(self, levels: int) -> Tensor:
+        self._rows = {-1: 0}
+        with torch.inference_mode():
+            return self._whole(self._state.start(levels))[0]
+
+    def _below(self, tree: DraftTree, nodes: Sequence[int]) -> Sequence[Tensor]:
+        """The logits after some nodes of the last level, and which row is whose."""
+        parents = [self._rows[tree.parents[node]] for node in nodes]
+        self._rows = {node: row for row, node in enumerate(nodes)}
+        return list(self._follow(parents, [tree.tokens[node] for node in nodes]))
+
+    def _follow(self, parents: Sequence[int], tokens: Sequence[int]) -> Tensor:
+        with torch.inference_mode():
+            return self._whole(self._state.follow(parents, tokens))
+
+    def _whole(self, logits: Tensor) -> Tensor:
+        return spread(logits, self._head.token_ids, self._vocab_size)
+
+    def close(self) -> None:
+        """See `protocols.DraftSession.close`."""
+        self._state.close()

@@ -1,0 +1,79 @@
+"""From a file or folder to a head: the formats that are known, and which of them it is.
+
+A new format is one file beside this one, which defines a `HeadFormat`, and a line in `FORMATS`.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+
+from paceline.core.target import TargetInfo
+from paceline.drafting.heads.contract import Head
+from paceline.errors import InvalidInput, ModelError
+from paceline.kernels.packing import Storage
+from paceline.models.heads import medusa
+from paceline.models.heads.files import open_files
+from paceline.models.heads.format import HeadFormat, HeadOptions
+from paceline.models.loading import check_storage
+
+FORMATS: tuple[HeadFormat, ...] = (medusa.FORMAT,)
+"""The formats, in the order in which they are tried: the first that recognises a file reads it."""
+
+
+def load_head(
+    source: str | Path,
+    target: TargetInfo | None = None,
+    *,
+    dtype: torch.dtype | None = None,
+    storage: Storage = "auto",
+    device: torch.device | str = "cpu",
+    dialect: str | None = None,
+    allow_pickle: bool = False,
+) -> Head:
+    """Load a draft head, whatever its format.
+
+    Args:
+        source: the folder or file of a head, or its hub name.
+        target: the info of the model that it is to draft for (`model.target.info`); its sizes are
+            compared with the head's.
+        dtype: of its weights and activations; None keeps that of the file, but float16 becomes what
+            this machine multiplies.
+        storage: how its products are stored: "auto", "plain", "packed", "int8" or "int4". Drafts
+            are verified, so a head may be coarse.
+        device: where it runs; best where the target's states are.
+        dialect: for files in which the numbering of the layers cannot be seen; the error names the
+            choices.
+        allow_pickle: accept pickled weights.
+
+    Returns:
+        The head. `head.drafter` names the drafter that drafts with it.
+
+    Raises:
+        InvalidInput: there is no such file, a switch is needed, or it was made for another target.
+        ModelError: it is damaged or incomplete, or of no known format.
+
+    Example:
+        >>> head = load_head("heads/medusa", model.target.info)  # doctest: +SKIP
+        >>> head.drafter  # doctest: +SKIP
+        'medusa'
+    """
+    check_storage(storage)
+    files = open_files(source, allow_pickle=allow_pickle)
+    found = next((one for one in FORMATS if one.recognises(files)), None)
+    if found is None:
+        kinds = ", ".join(one.name for one in FORMATS)
+        keys = ", ".join(sorted(files.keys)[:3])
+        raise ModelError(
+            f"{files.path} is of no format of heads that Paceline reads ({kinds}); its tensors "
+            f"are {keys}, ..."
+        )
+    options = HeadOptions(
+        target=target, dtype=dtype, storage=storage, device=device, dialect=dialect
+    )
+    try:
+        return found.read(files, options)
+    except (InvalidInput, ModelError) as error:
+        error.add_note(f"read as a {found.name} head")
+        raise
