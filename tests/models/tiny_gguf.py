@@ -3,18 +3,27 @@
 The model that was written is the oracle of the one that is read back.
 """
 
+import math
+
 import gguf
 import numpy as np
 import torch
 from transformers import (
     AutoModelForCausalLM,
+    Cohere2Config,
     Gemma3TextConfig,
+    Glm4Config,
     GPT2Config,
+    GraniteConfig,
     LlamaConfig,
+    Olmo2Config,
+    Olmo3Config,
     Phi3Config,
+    PhiConfig,
     Qwen2Config,
     Qwen3Config,
     Qwen3MoeConfig,
+    SmolLM3Config,
     Starcoder2Config,
 )
 
@@ -55,7 +64,52 @@ GPT2 = {
     "bos_token_id": TOKENIZER.bos_token_id,
     "eos_token_id": TOKENIZER.eos_token_id,
 }
-CONFIGS = {
+PARTIAL = {"rope_type": "default", "rope_theta": 5000.0, "partial_rotary_factor": 0.5}
+YARN = {
+    "rope_type": "yarn",
+    "rope_theta": 5000.0,
+    "factor": 4.0,
+    "original_max_position_embeddings": 32,
+}
+FOUR_LAYERS = SHAPE | {"num_hidden_layers": 4}  # those that differ do so at each fourth layer
+GRANITE = {
+    "embedding_multiplier": 3.0,
+    "residual_multiplier": 0.22,
+    "attention_multiplier": 0.3,
+    "logits_scaling": 4.0,
+}
+PHI = {"partial_rotary_factor": 0.5, "intermediate_size": 128, "num_key_value_heads": 4}
+OWN_CONFIGS = {
+    "glm4": Glm4Config(**SHAPE | {"rope_parameters": PARTIAL}, head_dim=16),
+    "glm4, yarn": Glm4Config(**SHAPE | {"rope_parameters": PARTIAL | YARN}, head_dim=16),
+    "granite": GraniteConfig(**SHAPE, **GRANITE),
+    "granite, linear and biased": GraniteConfig(
+        **SHAPE | {"rope_parameters": {"rope_type": "linear", "factor": 4.0, "rope_theta": 5000.0}},
+        **GRANITE,
+        attention_bias=True,
+        mlp_bias=True,
+    ),
+    # Its converter stores no base frequency: it is 10,000.
+    "phi2": PhiConfig(**SHAPE | PHI | {"rope_parameters": PARTIAL | {"rope_theta": 10000.0}}),
+    "cohere2": Cohere2Config(
+        **FOUR_LAYERS | {"tie_word_embeddings": True}, logit_scale=0.25, sliding_window=8
+    ),
+    "olmo2": Olmo2Config(**SHAPE),
+    "olmo3": Olmo3Config(
+        **FOUR_LAYERS
+        | {
+            "rope_parameters": {
+                "sliding_attention": SHAPE["rope_parameters"],
+                "full_attention": YARN,
+            }
+        },
+        sliding_window=8,
+    ),
+    "smollm3": SmolLM3Config(**FOUR_LAYERS),
+    "smollm3, tied": SmolLM3Config(**FOUR_LAYERS | {"tie_word_embeddings": True}),
+}
+"""Of architectures that transformers does not read from GGUF."""
+CONFIGS = OWN_CONFIGS | {
     "llama": LlamaConfig(**SHAPE),
     "llama, tied": LlamaConfig(**SHAPE | {"tie_word_embeddings": True}),
     "qwen2": Qwen2Config(**SHAPE),
@@ -99,6 +153,8 @@ def write_gguf(
     architecture = architecture or {
         "gemma3_text": "gemma3",
         "qwen3_moe": "qwen3moe",
+        "phi": "phi2",
+        "olmo3": "olmo2",
     }.get(config.model_type, config.model_type)
     writer = gguf.GGUFWriter(path, architecture, split_max_tensors=split)
     _write_config(writer, config)
@@ -130,25 +186,64 @@ def _write_config(writer, config):
         writer.add_feed_forward_length(config.n_inner)
         writer.add_layer_norm_eps(config.layer_norm_epsilon)
         return
-    writer.add_vocab_size(config.vocab_size)
+    if config.model_type == "phi":
+        writer.add_feed_forward_length(4 * config.hidden_size)
+        writer.add_head_count_kv(config.num_attention_heads)
+        writer.add_layer_norm_eps(config.layer_norm_eps)
+        rotated = config.rope_parameters["partial_rotary_factor"] * config.hidden_size
+        writer.add_rope_dimension_count(int(rotated) // config.num_attention_heads)
+        return
+    if config.model_type not in ("glm4", "olmo2", "olmo3"):
+        writer.add_vocab_size(config.vocab_size)
     writer.add_feed_forward_length(config.intermediate_size)
     writer.add_head_count_kv(config.num_key_value_heads)
     rope = config.rope_parameters
-    writer.add_rope_freq_base(rope.get("full_attention", rope)["rope_theta"])
+    rope = rope.get("full_attention", rope)
+    writer.add_rope_freq_base(rope["rope_theta"])
     if config.model_type == "starcoder2":
         writer.add_layer_norm_eps(config.norm_epsilon)
         return
-    writer.add_layer_norm_rms_eps(config.rms_norm_eps)
     head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-    writer.add_rope_dimension_count(head_dim)
-    if config.model_type in ("gemma3_text", "qwen3", "qwen3_moe"):
+    if config.model_type not in ("olmo2", "olmo3"):
+        writer.add_rope_dimension_count(int(head_dim * rope.get("partial_rotary_factor", 1.0)))
+    if config.model_type == "cohere2":
+        writer.add_layer_norm_eps(config.layer_norm_eps)
+        writer.add_logit_scale(config.logit_scale)
+        writer.add_sliding_window(config.sliding_window)
+        writer.add_rope_scaling_type(gguf.RopeScalingType.NONE)
+        return
+    writer.add_layer_norm_rms_eps(config.rms_norm_eps)
+    if config.model_type in ("gemma3_text", "qwen3", "qwen3_moe", "glm4"):
         writer.add_key_length(head_dim)
+        writer.add_value_length(head_dim)
     if getattr(config, "sliding_window", None):
         writer.add_sliding_window(config.sliding_window)
+    _write_own(writer, config, rope)
     if config.model_type == "qwen3_moe":
         writer.add_expert_count(config.num_experts)
         writer.add_expert_used_count(config.num_experts_per_tok)
         writer.add_expert_feed_forward_length(config.moe_intermediate_size)
+
+
+def _write_own(writer, config, rope):
+    """What only the architectures of `OWN_CONFIGS` have."""
+    if config.model_type == "granite":
+        writer.add_attention_scale(config.attention_multiplier)
+        writer.add_embedding_scale(config.embedding_multiplier)
+        writer.add_residual_scale(config.residual_multiplier)
+        writer.add_logit_scale(config.logits_scaling)
+    if config.model_type == "olmo3":
+        windowed = [kind == "sliding_attention" for kind in config.layer_types]
+        writer.add_sliding_window_pattern(windowed)
+    if rope["rope_type"] == "linear":
+        writer.add_rope_scaling_type(gguf.RopeScalingType.LINEAR)
+        writer.add_rope_scaling_factor(rope["factor"])
+    if rope["rope_type"] == "yarn":
+        writer.add_rope_scaling_type(gguf.RopeScalingType.YARN)
+        writer.add_rope_scaling_factor(rope["factor"])
+        writer.add_rope_scaling_orig_ctx_len(rope["original_max_position_embeddings"])
+        if config.model_type == "olmo3":
+            writer.add_rope_scaling_attn_factors(0.1 * math.log(rope["factor"]) + 1)
 
 
 def _write_tokenizer(writer):
@@ -199,7 +294,9 @@ def _arrays(model, architecture):
 
 
 def _as_llama_cpp(architecture, name, array, config):
-    if architecture == "llama" and (".attn_q." in name or ".attn_k." in name):
+    if architecture in ("llama", "granite", "smollm3") and (
+        ".attn_q." in name or ".attn_k." in name
+    ):
         heads = config.num_attention_heads if "_q." in name else config.num_key_value_heads
         half = array.shape[0] // heads // 2
         shape = (heads, 2, half, *array.shape[1:])

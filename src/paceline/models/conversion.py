@@ -24,6 +24,7 @@ from paceline.models.cache import (
     no_progress,
     scratch_folder,
 )
+from paceline.models.gguf_architectures import ARCHITECTURES, read_config
 from paceline.models.gguf_file import Head, read_head, split_paths
 from paceline.models.gguf_tensors import checkpoint_shapes, converted_tensors, without_place
 from paceline.models.pre_tokenizers import set_pre_tokenizer
@@ -111,6 +112,7 @@ def _write(head: Head, dtype: str, folder: Path, scratch: Path, progress: Progre
     link = scratch / "source.gguf"
     link.symlink_to(head.path.resolve())
     config = _config(head, link)
+    _complete(config, head)
     config.dtype = getattr(torch, dtype)
     try:
         tokenizer = PreTrainedTokenizerFast.from_pretrained(scratch, gguf_file=link.name)
@@ -140,6 +142,14 @@ def _config(head: Head, link: Path) -> Any:
             f"{head.path} holds an encoder-decoder model ({head.architecture}); those are not "
             "supported yet; use a decoder-only model"
         )
+    if head.architecture in ARCHITECTURES:
+        try:
+            return read_config(head)
+        except what_transformers_raises() as error:
+            raise UnsupportedModel(
+                f"{head.path}, architecture {head.architecture!r}, has settings that transformers "
+                f"does not take: {one_line(error)}"
+            ) from error
     # For a large vocabulary the reader in gguf makes a million small arrays; scanning them for
     # garbage again and again takes half of its time.
     collecting = gc.isenabled()
@@ -154,18 +164,19 @@ def _config(head: Head, link: Path) -> Any:
     finally:
         if collecting:
             gc.enable()
-    _complete(config, head)
+    config.rope_parameters = rope_parameters(head, getattr(config, "rope_parameters", None))
     return config
 
 
 def _complete(config: Any, head: Head) -> None:
     """Set what the file specifies but transformers leaves at the config class's defaults."""
     metadata, architecture = head.metadata, head.architecture
+    # transformers only looks into the first of several files, and not into those of every
+    # architecture.
     if any(entry.name == "output.weight" for entry in head.tensors):
-        config.tie_word_embeddings = (
-            False  # transformers only looks into the first of several files
-        )
-    config.rope_parameters = rope_parameters(head, getattr(config, "rope_parameters", None))
+        config.tie_word_embeddings = False
+    elif architecture in ARCHITECTURES:
+        config.tie_word_embeddings = True
     for key, name in (("bos", "bos"), ("eos", "eos"), ("padding", "pad")):
         setattr(config, f"{name}_token_id", metadata.get(f"tokenizer.ggml.{key}_token_id"))
     for key, name in (

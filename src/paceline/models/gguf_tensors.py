@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from paceline.errors import UnsupportedModel
+from paceline.models.gguf_architectures import ARCHITECTURES, PERMUTED
 from paceline.models.gguf_file import Head, TensorEntry
 
 if TYPE_CHECKING:
@@ -41,10 +42,12 @@ def converted_tensors(head: Head, model: Any) -> Iterator[tuple[str, torch.Tenso
     import torch
     from transformers import modeling_gguf_pytorch_utils as hf
 
-    processor = hf.TENSOR_PROCESSORS.get(head.architecture, hf.TensorProcessor)(
+    known_as = "llama" if head.architecture in PERMUTED else head.architecture
+    processor = hf.TENSOR_PROCESSORS.get(known_as, hf.TensorProcessor)(
         config=model.config.to_dict()
     )
     names = _names(head, model, processor)
+    fused = _fused(head, names, model.config)
     # Experts are stored as several tensors that fill one; the processor collects them in
     # `gathered`.
     gathered: dict[str, torch.Tensor] = {}
@@ -54,23 +57,26 @@ def converted_tensors(head: Head, model: Any) -> Iterator[tuple[str, torch.Tenso
         if entry.name == "rope_freqs.weight":
             continue  # `rope_parameters` has turned it into the config
         target = targets[entry.name]
-        if target is None and entry.name != "output.weight":
+        if target is None and entry.name not in fused and entry.name != "output.weight":
             raise without_place(head, entry.name)
-        result = processor.process(
-            weights=_dequantised(entry),
-            name=entry.name,
-            tensor_key_mapping=names,
-            parsed_parameters={"tensors": gathered},
-        )
+        weights = _dequantised(entry)
+        for name, begin, end in fused.get(entry.name, [(entry.name, 0, len(weights))]):
+            result = processor.process(
+                weights=weights[begin:end],
+                name=name,
+                tensor_key_mapping=names,
+                parsed_parameters={"tensors": gathered},
+            )
+            if result.name is not None:
+                if result.name not in names:
+                    raise without_place(head, result.name)
+                target_name = names[result.name]
+                tensor = torch.from_numpy(np.ascontiguousarray(result.weights))
+                del result  # so that the consumer can free the tensor
+                yield target_name, tensor
+                del tensor
+        del weights
         waiting[target] -= 1
-        if result.name is not None:
-            if result.name not in names:
-                raise without_place(head, result.name)
-            name = names[result.name]
-            tensor = torch.from_numpy(np.ascontiguousarray(result.weights))
-            del result  # so that the consumer can free the tensor
-            yield name, tensor
-            del tensor
         for name in [name for name in gathered if not waiting[name]]:
             yield name, gathered.pop(name)
 
@@ -82,12 +88,30 @@ def _names(head: Head, model: Any, processor: Any) -> dict[str, str]:
     try:
         # transformers walks through every module and builds a table at each, for the few models
         # whose names begin further down. For all others the top level suffices.
-        names = get_gguf_hf_weights_map(_TopLevel(model), processor)
+        kind = head.architecture if head.architecture in ARCHITECTURES else None
+        names = get_gguf_hf_weights_map(_TopLevel(model), processor, kind)
         if not set(checkpoint_shapes(model)) <= set(names.values()):
-            names = get_gguf_hf_weights_map(model, processor)
+            names = get_gguf_hf_weights_map(model, processor, kind)
     except NotImplementedError as error:
         raise UnsupportedModel(f"{head.path}: {error}") from error
     return dict(names)
+
+
+def _fused(head: Head, names: dict[str, str], config: Any) -> dict[str, list[tuple[str, int, int]]]:
+    """Where queries, keys and values are in a tensor that holds all three, and the model does not.
+
+    Files of 2023 are like this, those of Phi-2 say.
+    """
+    fused = {}
+    for entry in head.tensors:
+        parts = [entry.name.replace(".attn_qkv.", f".attn_{part}.") for part in "qkv"]
+        if entry.name in names or entry.name in parts or not set(parts) <= set(names):
+            continue
+        heads, kept = config.num_attention_heads, config.num_key_value_heads
+        dim = entry.shape[0] // (heads + 2 * kept)
+        ends = [heads * dim, (heads + kept) * dim, entry.shape[0]]
+        fused[entry.name] = list(zip(parts, [0, *ends], ends, strict=False))
+    return fused
 
 
 class _TopLevel:

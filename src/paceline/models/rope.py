@@ -44,19 +44,25 @@ def rope_parameters(head: Head, base: Mapping[str, Any] | None) -> Mapping[str, 
     raise _unknown(head, kind)
 
 
-_YARN = {"yarn_ext_factor": 1.0, "yarn_attn_factor": 1.0, "yarn_log_multiplier": None}
-"""The YaRN settings of GGUF that transformers lacks, with the values that it implies."""
-
-
 def _yarn(head: Head, factor: float) -> dict[str, Any]:
-    """YaRN's scaling (Peng et al. 2309.00071), whose attention factor follows from the factor."""
+    """YaRN's scaling (Peng et al. 2309.00071), whose attention factor follows from the factor.
+
+    Files leave the attention factor out, or hold 1 (times the one that follows), or that itself.
+    """
     said = {
         key.removeprefix(f"{head.architecture}.rope.scaling."): value
         for key, value in head.metadata.items()
         if key.startswith(f"{head.architecture}.rope.scaling.")
     }
     context = said.get("original_context_length")
-    if not context or any(said.get(name, value) != value for name, value in _YARN.items()):
+    implied = 0.1 * math.log(factor) + 1
+    is_own = any(
+        not any(math.isclose(said.get(name, 1.0), value, rel_tol=1e-5) for value in (1.0, implied))
+        for name in ("attn_factor", "yarn_attn_factor")
+    )
+    # The last two are unknown to transformers; 1 and absence are what it implies.
+    is_own |= said.get("yarn_ext_factor", 1.0) != 1.0 or "yarn_log_multiplier" in said
+    if not context or is_own:
         raise _unknown(head, "yarn with settings of its own")
     return {
         "rope_type": "yarn",
