@@ -20,7 +20,7 @@ from paceline.kernels.llvm.attention import KEYS, MOST_WIDTH, AttentionArguments
 from paceline.kernels.operation import Operation, is_cpu_bfloat16
 from paceline.kernels.timing import clearly_faster
 
-__all__ = ["KEYS", "attend_few", "is_chosen", "prepare", "takes"]
+__all__ = ["KEYS", "attend_few", "is_chosen", "is_for", "prepare", "takes"]
 
 
 def takes(query: Tensor, keys: Tensor, values: Tensor) -> bool:
@@ -54,8 +54,23 @@ def attend_few(
 
 def prepare(width: int) -> None:
     """Compile and time the loop for heads of this width, so that the first pass need not."""
-    if width % KEYS == 0 and width <= MOST_WIDTH:
+    if _is_width(width):
         is_chosen(width)
+
+
+def is_for(query: Tensor, values: Tensor) -> bool:
+    """Whether the compiled loop is the one for a model with such queries and values.
+
+    It says where to read a cache up to. Of keys and values in such a cache, as `KeyValueCache`
+    keeps them, `takes` is then true.
+
+    Args:
+        query: `[heads, n, width]`.
+        values: new ones, `[kv_heads, n, width]`.
+    """
+    width = query.shape[2]
+    fits = values.shape[2] == width and _is_width(width)
+    return fits and is_cpu_bfloat16(query, values) and is_chosen(width)
 
 
 @functools.cache
@@ -80,6 +95,10 @@ def is_chosen(width: int) -> bool:
     )
 
 
+def _is_width(width: int) -> bool:
+    return width % KEYS == 0 and width <= MOST_WIDTH
+
+
 def _reference(
     query: Tensor, keys: Tensor, values: Tensor, bias: Tensor, length: int, scale: float
 ) -> Tensor:
@@ -93,16 +112,13 @@ def _reference(
 def _fits(query: Tensor, keys: Tensor, values: Tensor) -> bool:
     width = query.shape[2]
     return (
-        is_cpu_bfloat16(query)
-        and is_cpu_bfloat16(keys)
-        and is_cpu_bfloat16(values)
-        and keys.shape[2] == width
-        and width % KEYS == 0
-        and width <= MOST_WIDTH
+        is_cpu_bfloat16(query, keys, values)
+        and _is_width(width)
         and keys.shape == values.shape
         and keys.shape[1] % KEYS == 0
-        and keys.stride()[1:] == values.stride()[1:] == (width, 1)
-        and keys.stride(0) == values.stride(0)
+        and keys.shape[2] == width
+        and keys.stride() == values.stride()
+        and keys.stride()[1:] == (width, 1)
     )
 
 

@@ -103,8 +103,7 @@ def _takes(x: Tensor, packed: Tensor, bias: Tensor | None, residual: Tensor | No
     blocks, pairs = packed.shape[:2]
     outputs = blocks * OUTPUTS
     return (
-        is_cpu_bfloat16(x)
-        and is_cpu_bfloat16(packed)
+        is_cpu_bfloat16(x, packed)
         and x.shape[1:] == (2 * pairs,)
         and packed.shape[2:] == (OUTPUTS, 2)
         and packed.is_contiguous()

@@ -34,5 +34,5 @@ def pad_rows(x: Tensor, rows: int) -> Tensor:
     tensor([[1., 1.],
             [0., 0.]])
     """
-    missing = rows - len(x)
+    missing = rows - x.shape[0]
     return x if missing <= 0 else functional.pad(x, (0, 0, 0, missing))

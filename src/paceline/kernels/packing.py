@@ -73,7 +73,8 @@ class PackedLinear:
 
     def __call__(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
         """See `Linear`. The residual is added before the result is rounded."""
-        refuse_gradients("oneDNN's packed product", x, residual)
+        if torch.is_grad_enabled():
+            refuse_gradients("oneDNN's packed product", x, residual)
         if residual is None:
             return self._plain(x, self.weight, self.bias, "none", [], "")
         return self._add(x, residual, self.weight, self.bias, "add")

@@ -104,7 +104,7 @@ def _norm_by_torch(x: Tensor, weight: Tensor, eps: float, offset: float) -> Tens
 def _norm_takes(x: Tensor, weight: Tensor, eps: float, offset: float) -> bool:
     width = x.shape[-1]
     fits = not offset and width % LANES == 0 and weight.shape == (width,)
-    return fits and is_cpu_bfloat16(x) and is_cpu_bfloat16(weight) and is_chosen()
+    return fits and is_cpu_bfloat16(x, weight) and is_chosen()
 
 
 def _norm(x: Tensor, weight: Tensor, eps: float, offset: float) -> Tensor:
@@ -131,13 +131,7 @@ def _rotate_by_torch(heads: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 def _rotate_takes(heads: Tensor, cos: Tensor, sin: Tensor) -> bool:
     rows, _, width = heads.shape
     fits = cos.shape == sin.shape == (rows, 1, width) and width % (2 * LANES) == 0
-    return (
-        fits
-        and is_cpu_bfloat16(heads)
-        and is_cpu_bfloat16(cos)
-        and is_cpu_bfloat16(sin)
-        and is_chosen()
-    )
+    return fits and is_cpu_bfloat16(heads, cos, sin) and is_chosen()
 
 
 def _rotate_loop(heads: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
@@ -170,7 +164,8 @@ def _gate_takes(gate_up: Tensor) -> bool:
 
 
 def _gate(gate_up: Tensor) -> Tensor:
-    rows, width = len(gate_up), gate_up.shape[1] // 2
+    rows, both = gate_up.shape
+    width = both // 2
     gate_up = gate_up.contiguous()
     out = gate_up.new_empty(rows, width)
     arguments = loops.GateArguments(

@@ -199,28 +199,27 @@ def _attend_one(
     positions: Tensor,
     options: _Options,
 ) -> Tensor:
-    heads, rows, _ = query.shape
+    heads, rows, width = query.shape
     cache = cast(KeyValueCache, segment.state)
     cache.write(layer, key, value, segment.start)
-    if rows <= _STACKED_ROWS and options.fused:
+    if rows <= _STACKED_ROWS and options.fused and kernel.is_for(query, value):
         end = -(-segment.end // kernel.KEYS) * kernel.KEYS
         keys, values = cache.read(layer, end)
-        if kernel.takes(query, keys, values):
-            stack = heads // key.shape[0]
-            precise = torch.float32, query.device
-            mask = segment.mask(positions, options.window, end, stack, *precise)
-            out = kernel.attend_few(query, keys, values, mask, segment.end, options.scale)
-            return out.transpose(0, 1)
+        stack = heads // key.shape[0]
+        precise = torch.float32, query.device
+        mask = segment.mask(positions, options.window, end, stack, *precise)
+        out = kernel.attend_few(query, keys, values, mask, segment.end, options.scale)
+        return out.transpose(0, 1)
     keys, values = cache.read(layer, segment.end)
     # The query heads of a group are concatenated, as more rows of one head.
     stack = heads // key.shape[0] if rows <= _STACKED_ROWS or not options.fused else 1
-    stacked = query.reshape(heads // stack, stack * rows, -1)
+    stacked = query.reshape(heads // stack, stack * rows, width)
     bias = segment.bias(positions, options.window, query, stack)
     if options.fused:
         out = scaled_dot_product_attention(
-            stacked[None],
-            keys[None],
-            values[None],
+            stacked.unsqueeze(0),
+            keys.unsqueeze(0),
+            values.unsqueeze(0),
             attn_mask=bias,
             scale=options.scale,
             enable_gqa=stack == 1 and heads != key.shape[0],

@@ -48,20 +48,8 @@ class CachedTarget:
         self.decoder = decoder
         self.fixed_rows, self.fixed_keys = fixed_rows, fixed_keys
         self.prefill_rows = prefill_rows
-
-    @property
-    def info(self) -> TargetInfo:
+        self.info = _info(decoder.info, fixed_rows)
         """See `protocols.Target.info`."""
-        gives = self.decoder.info.gives | {Need.LOGITS}
-        if self.fixed_rows is None:
-            return replace(self.decoder.info, gives=gives | {Need.TREE, Need.AUXILIARY})
-        return replace(
-            self.decoder.info,
-            gives=gives,
-            max_draft_tokens=self.fixed_rows - 1,
-            invariant=True,
-            row_costs={1: 1.0, self.fixed_rows: 1.0},
-        )
 
     def open(self, capacity: int) -> Slot:
         """See `protocols.Target.open`."""
@@ -274,6 +262,20 @@ class CachedTarget:
                     hidden,
                 )
             )
+
+
+def _info(decoder: TargetInfo, fixed_rows: int | None) -> TargetInfo:
+    """What the target reports of itself over a decoder that reports this."""
+    gives = decoder.gives | {Need.LOGITS}
+    if fixed_rows is None:
+        return replace(decoder, gives=gives | {Need.TREE, Need.AUXILIARY})
+    return replace(
+        decoder,
+        gives=gives,
+        max_draft_tokens=fixed_rows - 1,
+        invariant=True,
+        row_costs={1: 1.0, fixed_rows: 1.0},
+    )
 
 
 def _hidden_of(

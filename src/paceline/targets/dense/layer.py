@@ -82,10 +82,12 @@ class LayerMath:
 
         The rows' keys and values go into the states of `batch`, under the layer's `number`.
         """
-        shape, rows = self.architecture, len(batch.positions)
+        shape, rows = self.architecture, batch.positions.shape[0]
         rotated = shape.num_heads + shape.num_kv_heads
         cos, sin = angles
-        qkv = layer.qkv(x)[:rows]
+        qkv = layer.qkv(x)
+        if qkv.shape[0] > rows:
+            qkv = qkv[:rows]
         heads = qkv.view(rows, rotated + shape.num_kv_heads, shape.head_dim)
         turned, value = heads[:, :rotated], heads[:, rotated:]
         if layer.qk_norms is not None:

@@ -36,6 +36,7 @@ class KeyValueCache:
         self.rows = 0
         self.reserve(capacity + SLACK)
         self.length = 0
+        self._allocated: dict[int, int] = {}
         self._keys: dict[int, Tensor] = {}
         self._values: dict[int, Tensor] = {}
 
@@ -54,16 +55,21 @@ class KeyValueCache:
 
     def write(self, layer: int, keys: Tensor, values: Tensor, start: int) -> None:
         """Write rows `[heads, n, head_dim]` at `start`. The length does not change."""
+        if self._allocated.get(layer, 0) < self.rows:
+            self._allocate(layer, keys, values, start)
         end = start + keys.shape[1]
-        for store, rows in ((self._keys, keys), (self._values, values)):
-            if layer not in store or store[layer].shape[1] < self.rows:
-                heads, _, width = rows.shape
-                longer = rows.new_zeros(heads, self.rows, width)
-                if layer in store:
-                    longer[:, :start] = store[layer][:, :start]
-                store[layer] = longer
         self._keys[layer][:, start:end] = keys
         self._values[layer][:, start:end] = values
+
+    def _allocate(self, layer: int, keys: Tensor, values: Tensor, start: int) -> None:
+        """Give a layer all rows; the first `start` that it has stay."""
+        for store, rows in ((self._keys, keys), (self._values, values)):
+            heads, _, width = rows.shape
+            longer = rows.new_zeros(heads, self.rows, width)
+            if layer in store:
+                longer[:, :start] = store[layer][:, :start]
+            store[layer] = longer
+        self._allocated[layer] = self.rows
 
     def read(self, layer: int, end: int) -> tuple[Tensor, Tensor]:
         """Views of the first `end` rows of a layer."""
