@@ -22,6 +22,7 @@ from paceline.errors import ContextOverflow, InvalidInput, PacelineError, Unknow
 from paceline.generate import api, draft_models
 from paceline.generate.api import Chunk, Generation, LanguageModel, Options, load, load_draft
 from paceline.integrations.huggingface import speculate
+from paceline.targets.dense.decoder import DenseDecoder
 from paceline.verifiers.coupling import CouplingVerifier
 from tests import tiny_folders
 from tests.tiny_models import build
@@ -69,16 +70,30 @@ class TestLoad:
         assert found.spec["promise"] == plain.spec["promise"] == "law, path, bits"
         assert found.spec["num_drafts"] > 0
 
-    @pytest.mark.parametrize("given", [{"device": "cuda"}, {"device_map": "auto"}], ids=str)
-    def test_other_devices_are_refused_and_the_message_says_how(
-        self, folder: Path, given: dict[str, Any]
-    ) -> None:
-        with pytest.raises(InvalidInput, match=r"run on the CPU.*from_pretrained.*device_map="):
+    @pytest.mark.parametrize("given", [{"device": "cuda"}, {"device_map": {"": "cuda:0"}}], ids=str)
+    @pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has one")
+    def test_a_device_that_is_not_there(self, folder: Path, given: dict[str, Any]) -> None:
+        with pytest.raises(InvalidInput, match=r"none of this kind on this machine; leave .* out"):
             load(folder, **given)
-        with pytest.raises(InvalidInput, match="run on the CPU"):
+        with pytest.raises(InvalidInput, match="none of this kind"):
             load(tiny_folders.model(), **given)
+
+    def test_the_cpu_is_where_models_run_by_default(self, folder: Path) -> None:
         for device in ("cpu", torch.device("cpu")):
-            assert load(folder, device=device).name == folder.name
+            assert isinstance(load(folder, device=device).decoder, DenseDecoder)
+            assert load(tiny_folders.model(), device=device).name
+
+    @pytest.mark.parametrize("dtype", ["float16", torch.float16], ids=str)
+    def test_float16_is_exact_by_the_model_s_own_modules(self, folder: Path, dtype: Any) -> None:
+        model = load(folder, dtype=dtype)
+        own = tiny_folders.model().half()
+        ids = model.encode(PROMPT)
+        limits = {"max_new_tokens": 30, "eos_token_id": None, "pad_token_id": 0}
+        answer = own.generate(torch.tensor([ids]), do_sample=False, **limits)
+        expected = answer[0, len(ids) :].tolist()
+        for drafter in ("none", "ngram"):
+            found = model.generate(ids, drafter=drafter, max_tokens=30, ignore_eos=True)
+            assert list(found.token_ids) == expected
 
     def test_wrong_combinations(self, folder: Path) -> None:
         with pytest.raises(InvalidInput, match="has its own tokenizer"):

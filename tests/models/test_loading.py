@@ -156,12 +156,14 @@ class TestRefusals:
     def test_storage_and_dtype(self, folder: Path) -> None:
         with pytest.raises(InvalidInput, match="auto, plain, packed, int8, int4; it is 'int2'"):
             load_files(folder, storage="int2")  # type: ignore[arg-type]
-        for dtype in ("float16", torch.float16):
-            with pytest.raises(InvalidInput, match=r"float16 is slow on a CPU.*use dtype 'auto'"):
-                load_files(folder, dtype=dtype)
         for dtype in ("bf16", torch.float64):
-            with pytest.raises(InvalidInput, match="dtype must be auto, float32 or bfloat16"):
+            with pytest.raises(InvalidInput, match="be auto, float32, bfloat16, float16; it is"):
                 load_files(folder, dtype=dtype)
+        for options in ({"storage": "int4"}, {"head_tokens": 5}):
+            with pytest.raises(InvalidInput, match=r"support .*: it does not compute in float16"):
+                load_files(folder, dtype="float16", **options)  # type: ignore[arg-type]
+        with pytest.raises(InvalidInput, match="packed weights are for the CPU, in float32 or"):
+            load_files(folder, dtype="float16", storage="packed")
 
     def test_names_and_paths(self, tmp_path: Path) -> None:
         with pytest.raises(UnknownName, match="did you mean 'smollm2-135m'"):

@@ -34,7 +34,7 @@ DEFAULT_POWER = 0.9
 DEFAULT_FALSE_ALARM_RATE = 0.001
 
 _LOCAL = (
-    "dtype", "storage", "invariant", "trust_remote_code", "allow_pickle", "drafter",
+    "dtype", "device", "storage", "invariant", "trust_remote_code", "allow_pickle", "drafter",
     "num_draft_tokens", "controller", "controller_option", "verify", "verify_option",
     "draft_model", "draft_storage", "draft_head_tokens", "drafter_option", "raw",
 )  # fmt: skip
@@ -52,6 +52,7 @@ def audit(
     limit: own.Limit = None,
     model: own.Model = None,
     dtype: options.Dtype = "auto",
+    device: options.Device = None,
     storage: options.Storage = "auto",
     invariant: options.Invariant = False,
     trust_remote_code: options.TrustRemoteCode = False,
@@ -145,6 +146,7 @@ def audit(
                 target = paceline.load(
                     model or DEFAULT_MODEL,
                     dtype=dtype,
+                    device=device,
                     storage=storage,
                     invariant=invariant,
                     progress=tell,

@@ -41,6 +41,7 @@ def bench(
     limit: own.Limit = None,
     raw: options.Raw = False,
     dtype: options.Dtype = "auto",
+    device: options.Device = None,
     storage: options.Storage = "auto",
     invariant: options.Invariant = False,
     trust_remote_code: options.TrustRemoteCode = False,
@@ -88,7 +89,7 @@ def bench(
     target, drafts = load_models(
         model,
         methods,
-        {"dtype": dtype, "storage": storage, "invariant": invariant},
+        {"dtype": dtype, "device": device, "storage": storage, "invariant": invariant},
         loading,
         sampling,
     )

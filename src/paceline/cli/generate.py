@@ -86,6 +86,7 @@ def generate(
     raw: options.Raw = False,
     model: options.Model = DEFAULT_MODEL,
     dtype: options.Dtype = "auto",
+    device: options.Device = None,
     storage: options.Storage = "auto",
     invariant: options.Invariant = False,
     trust_remote_code: options.TrustRemoteCode = False,
@@ -115,7 +116,7 @@ def generate(
     )
     request, form = settled(shared)
     trust = {"trust_remote_code": trust_remote_code, "allow_pickle": allow_pickle}
-    kept = {"dtype": dtype, "storage": storage, "invariant": invariant}
+    kept = {"dtype": dtype, "device": device, "storage": storage, "invariant": invariant}
     target = load_for(request, form, model, trust, **kept)
     if isinstance(given, str) and uses_chat(target.tokenizer, raw=raw):
         given = [{"role": "user", "content": given}]

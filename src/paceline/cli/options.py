@@ -85,12 +85,22 @@ Model = Annotated[
     ),
 ]
 Dtype = Annotated[
-    Literal["auto", "float32", "bfloat16"],
+    Literal["auto", "float32", "bfloat16", "float16"],
     _option(
         "--dtype",
-        metavar="auto|float32|bfloat16",
+        metavar="auto|float32|bfloat16|float16",
         panel=MODEL,
         about="The dtype of the weights.",
+    ),
+]
+Device = Annotated[
+    str | None,
+    _option(
+        "--device",
+        metavar="DEVICE",
+        panel=MODEL,
+        about="Where the weights go, such as cuda:0. Elsewhere than on the CPU a model runs by "
+        "its own modules.",
     ),
 ]
 Storage = Annotated[

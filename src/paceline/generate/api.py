@@ -24,7 +24,7 @@ from paceline.generate.options import Options, checked
 from paceline.generate.results import Chunk, Generation, Piece
 from paceline.generate.waiting import told_if_slow
 from paceline.kernels.packing import Storage
-from paceline.models import Progress, loading
+from paceline.models import Progress, devices, loading
 from paceline.models.loading import Loaded
 from paceline.targets.cached import CachedTarget
 from paceline.targets.decoder import Decoder
@@ -66,8 +66,9 @@ def load(
         source: a known name (`paceline models` lists them), a folder in Hugging Face layout, a GGUF
             file, a hub name, or a loaded model of `transformers`.
         tokenizer: its tokenizer; needed for text with a loaded model.
-        dtype: "auto", "float32" or "bfloat16". "auto" is the dtype of the files, and for GGUF files
-            bfloat16 if the processor has instructions for it.
+        dtype: "auto", "float32", "bfloat16" or "float16". "auto" is the dtype of the files, with
+            float32 in place of float16 on a CPU; for GGUF files it is bfloat16 if the processor has
+            instructions for it. In float16 a model runs by its own modules, not the lean decoder.
         storage: how weights are stored: "auto" packs them for the CPU where that is faster, "plain"
             does not; "int8" and "int4" are for draft models, which need not be accurate.
         head_tokens: cut the output head to this many of the most frequent tokens, or to these ids,
@@ -77,8 +78,9 @@ def load(
             whatever is drafted.
         trust_remote_code: run the Python code that comes with the model.
         allow_pickle: unpickle weights if there are no safetensors. That runs any code in them.
-        device, device_map: "cpu" or None. For another device load the model with transformers and
-            pass it here: it runs where its weights are.
+        device: where the weights go, such as "cuda"; None is the CPU. Elsewhere a model runs by its
+            own modules, unpacked and with its whole head.
+        device_map: as for `from_pretrained` of transformers; needs accelerate.
         progress: called with (done, total, text) during slow steps. Without it, a load that takes
             seconds prints a line if standard error is a terminal.
 
@@ -91,7 +93,6 @@ def load(
     """
     start = perf_counter()
     loading.check_storage(storage)
-    loading.check_device(device, device_map)
     if isinstance(source, (str, Path)):
         if tokenizer is not None:
             raise InvalidInput("a model given by name has its own tokenizer; leave it out")
@@ -101,12 +102,15 @@ def load(
                 dtype=dtype,
                 trust_remote_code=trust_remote_code,
                 allow_pickle=allow_pickle,
+                device=device,
+                device_map=device_map,
                 progress=tell,
             )
             loaded = loading.load_weights(found, storage=storage, head_tokens=head_tokens)
     else:
         if head_tokens is not None or dtype != "auto":
             raise InvalidInput("dtype and head_tokens are for models that Paceline loads itself")
+        devices.check_place(source, device, device_map)
         loaded = loading.load_object(source, tokenizer, storage)
     target = make_invariant(loaded.decoder) if invariant else CachedTarget(loaded.decoder)
     return _language_model(target, loaded, start)

@@ -15,6 +15,7 @@ from paceline.checks import require_int
 from paceline.errors import InvalidInput, ModelError
 from paceline.kernels.packing import STORAGES, Storage, pack_modules
 from paceline.models import Files, Progress, eos_token_ids, load_tokenizer, resolve
+from paceline.models.devices import Placement, placement
 from paceline.models.settings import (
     generation_settings,
     sampling_defaults,
@@ -26,7 +27,7 @@ from paceline.targets.dense.architecture import unsupported
 from paceline.targets.dense.weights import without_place
 from paceline.targets.hf.decoder import HFDecoder
 
-DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -57,6 +58,7 @@ class FoundModel:
         tokenizer, eos_token_ids: see `Loaded`.
         not_lean: why the lean decoder cannot take it; None if it can.
         trust_remote_code: run the Python code that comes with it.
+        place: where it goes.
     """
 
     files: Files
@@ -66,6 +68,7 @@ class FoundModel:
     eos_token_ids: frozenset[int]
     not_lean: str | None
     trust_remote_code: bool
+    place: Placement
 
 
 def load_files(
@@ -90,6 +93,8 @@ def find_model(
     dtype: str | torch.dtype = "auto",
     trust_remote_code: bool = False,
     allow_pickle: bool = False,
+    device: Any = None,
+    device_map: Any = None,
     progress: Progress | None = None,
 ) -> FoundModel:
     """Find a model by name, folder or file. See `api.load` for the arguments.
@@ -97,10 +102,10 @@ def find_model(
     Raises:
         PacelineError: see `models.resolve`.
     """
-    wanted = _dtype(dtype)
+    wanted, place = _dtype(dtype), placement(device, device_map)
     files = resolve(
         source,
-        dtype=wanted or native_dtype(),
+        dtype=torch.float32 if wanted is torch.float16 else wanted or native_dtype(),
         allow_pickle=allow_pickle,
         trust_remote_code=trust_remote_code,
         progress=progress,
@@ -110,15 +115,23 @@ def find_model(
     config = AutoConfig.from_pretrained(files.folder, trust_remote_code=trust_remote_code)
     config.name_or_path = files.name
     tokenizer = load_tokenizer(files.folder, trust_remote_code=trust_remote_code)
-    safe = any(files.folder.glob("*.safetensors"))
+    is_kept = place.reason or config.dtype is torch.bfloat16
+    chosen = wanted or ((is_kept and config.dtype) or torch.float32)
+    reasons = [
+        place.reason,
+        "it does not compute in float16" if chosen is torch.float16 else None,
+        None if any(files.folder.glob("*.safetensors")) else "its weights are pickled",
+        unsupported(config),
+    ]
     return FoundModel(
         files,
         config,
-        wanted or (torch.bfloat16 if config.dtype is torch.bfloat16 else torch.float32),
+        chosen,
         tokenizer,
         eos_token_ids(files.folder, tokenizer),
-        unsupported(config) if safe else "its weights are pickled",
+        next((reason for reason in reasons if reason), None),
         trust_remote_code,
+        place,
     )
 
 
@@ -152,7 +165,11 @@ def load_weights(
             f"int8 and int4 storage and a cut head need the lean decoder, which does not support "
             f"{files.name}: {model.not_lean}; leave these options out"
         )
-    decoder = _modules(files.folder, files.name, model.dtype, storage, model.trust_remote_code)
+    if storage == "packed" and (model.place.reason or model.dtype is torch.float16):
+        raise InvalidInput(
+            "packed weights are for the CPU, in float32 or bfloat16; leave storage out"
+        )
+    decoder = _modules(model, storage)
     return Loaded(decoder, tokenizer, ends, sampling)
 
 
@@ -188,22 +205,6 @@ def _sampling(name: str, source: Any) -> Mapping[str, float]:
     return sampling_defaults(settings)
 
 
-def check_device(device: Any, device_map: Any) -> None:
-    """Refuse any device but the CPU, and say how to use another.
-
-    Raises:
-        InvalidInput: it is another device.
-    """
-    for name, given in (("device", device), ("device_map", device_map)):
-        if given is not None and str(given) not in ("cpu", "{'': 'cpu'}"):
-            raise InvalidInput(
-                f"{name}={given!r}: models that Paceline loads itself run on the CPU. To use "
-                "another device load it with transformers, as in "
-                f"`AutoModelForCausalLM.from_pretrained(name, device_map={str(given)!r})`, and "
-                "give that model and its tokenizer to paceline.load: it runs where its weights are"
-            )
-
-
 def native_dtype() -> torch.dtype:
     """bfloat16 if the processor has instructions for it, otherwise float32."""
     has_mkldnn = torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
@@ -215,34 +216,36 @@ def _dtype(dtype: str | torch.dtype) -> torch.dtype | None:
     if dtype == "auto":
         return None
     name = str(dtype).removeprefix("torch.")
-    wanted = DTYPES.get(name)
-    if name in ("float16", "half"):
-        raise InvalidInput(
-            "float16 is slow on a CPU, where float16 weights in a folder are converted to "
-            "float32; use dtype 'auto', 'bfloat16' or 'float32'. For a GPU load the model with "
-            "transformers and give it to paceline.load"
-        )
+    wanted = DTYPES.get("float16" if name == "half" else name)
     if wanted is None:
-        raise InvalidInput(f"dtype must be auto, {' or '.join(DTYPES)}; it is {dtype!r}")
+        raise InvalidInput(f"dtype must be auto, {', '.join(DTYPES)}; it is {dtype!r}")
     return wanted
 
 
-def _modules(
-    folder: Path, name: str, dtype: torch.dtype, storage: Storage, trust_remote_code: bool
-) -> HFDecoder:
+def _modules(found: FoundModel, storage: Storage) -> HFDecoder:
     """Load the model's own modules, with their linear layers packed if that helps."""
     from transformers import AutoModelForCausalLM
 
+    name, place = found.files.name, found.place
+    mapped = {} if place.device_map is None else {"device_map": place.device_map}
     try:
         model, report = AutoModelForCausalLM.from_pretrained(
-            folder, dtype=dtype, trust_remote_code=trust_remote_code, output_loading_info=True
+            found.files.folder,
+            dtype=found.dtype,
+            trust_remote_code=found.trust_remote_code,
+            output_loading_info=True,
+            **mapped,
         )
+        if place.device is not None:
+            model = model.to(place.device)
     except (OSError, ValueError, RuntimeError) as error:
         reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
         raise ModelError(f"cannot load {name}: {reason}") from error
     _check_report(name, report)
     model.eval()
     model.config.name_or_path = name
+    if place.reason or found.dtype is torch.float16:
+        return HFDecoder(model)
     # The probe compares with the model's own forward pass, so it runs before and after packing.
     HFDecoder(model)
     if pack_modules(model, storage):
