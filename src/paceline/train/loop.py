@@ -11,6 +11,7 @@ import json
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
+from functools import cached_property
 from pathlib import Path
 from time import monotonic
 from typing import Any
@@ -201,6 +202,8 @@ class Trainer:
     ) -> str:
         """Train on, and leave the best parameters in the module; says why it ended.
 
+        One that was stopped goes on from the state on the disk.
+
         Args:
             deadline: when to end, by the clock; the number of steps is planned to fit.
             stops: asked after each step.
@@ -216,7 +219,7 @@ class Trainer:
         require_space(self.file.parent, 2 * self.num_bytes)
         progress, start = self.progress, self.clock()
         kept, before, first = start, progress.seconds, progress.step
-        most = self._num_steps()
+        most = self.num_steps
         reason = "done"
         for numbers in self._batches_from(progress.step):
             taken = progress.step - first
@@ -241,13 +244,10 @@ class Trainer:
             if self.clock() - kept >= keep_every:
                 self.keep()
                 kept = self.clock()
-        if reason != "stopped":
-            if not progress.points or progress.pending:
-                self._measure()
-            self.keep()
-            self._set(self.best)
-        else:
-            self.keep()
+        if reason != "stopped" and (not progress.points or progress.pending):
+            self._measure()
+        self.keep()
+        self._set(self.best)
         return reason
 
     def keep(self) -> None:
@@ -285,7 +285,9 @@ class Trainer:
         if before is None or progress.points[-1].length > before.length:
             self.best = {name: value.detach().clone() for name, value in self.parameters.items()}
 
-    def _num_steps(self) -> int:
+    @cached_property
+    def num_steps(self) -> int:
+        """The steps of all epochs."""
         plan, epochs = self.plan, range(self.plan.epochs)
         counted = (batches(self.data, plan.batch_tokens, plan.seed, epoch) for epoch in epochs)
         return sum(1 for epoch in counted for _ in epoch)

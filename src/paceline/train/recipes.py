@@ -1,0 +1,167 @@
+"""What is different from one kind of drafter to another: states, objective, file."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, ClassVar, Literal, Protocol
+
+import torch
+from torch import Tensor
+
+from paceline.checks import require_int
+from paceline.core.hidden import Hidden
+from paceline.core.target import TargetInfo
+from paceline.errors import InvalidInput
+from paceline.generate.api import LanguageModel
+from paceline.models.heads.medusa import Weights, save_medusa
+from paceline.train.data import Vocabulary
+from paceline.train.medusa import HIDDEN, Loss, MedusaHeads, MedusaObjective
+from paceline.train.objective import Objective
+from paceline.train.target_rows import head_rows
+
+LOSSES = ("cross-entropy", "divergence")
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """The target, as far as a drafter's file and loss speak of it.
+
+    Args:
+        name: for the drafter's file.
+        vocab_size: V.
+        temperature: at which it will be served.
+    """
+
+    name: str
+    vocab_size: int
+    temperature: float
+
+
+class Recipe(Protocol):
+    """A kind of drafter with its settings."""
+
+    @property
+    def name(self) -> str:
+        """The drafter's name, which the command and its file carry."""
+        ...
+
+    @property
+    def draft_vocab(self) -> int | None:
+        """The tokens that it can propose; None is all."""
+        ...
+
+    def hidden(self, info: TargetInfo) -> Hidden:
+        """The states that it learns from."""
+        ...
+
+    def gather(self, model: LanguageModel, vocabulary: Vocabulary) -> dict[str, Tensor]:
+        """The target's own weights that it needs from then on."""
+        ...
+
+    def objective(
+        self,
+        weights: Mapping[str, Tensor],
+        vocabulary: Vocabulary,
+        target: Served,
+        precision: torch.dtype,
+    ) -> Objective:
+        """The drafter before its first step."""
+        ...
+
+    def to_json(self) -> dict[str, Any]:
+        """Its settings, as plain JSON values."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class MedusaRecipe:
+    """Medusa-1; see `train.medusa`.
+
+    Args:
+        num_heads: the tokens that it drafts.
+        num_layers: residual blocks of a head.
+        draft_vocab: the most frequent tokens that it can propose; None is all.
+        own_rows: each head has output rows of its own, which are trained too. Otherwise all share
+            the target's.
+        loss: "cross-entropy" with the tokens of the answers, or "divergence" from the target's
+            distributions at their places.
+
+    Raises:
+        InvalidInput: a setting outside its range.
+    """
+
+    name: ClassVar[str] = "medusa"
+
+    num_heads: int = 4
+    num_layers: int = 1
+    draft_vocab: int | None = 8000
+    own_rows: bool = False
+    loss: Loss = "divergence"
+
+    def __post_init__(self) -> None:
+        require_int("num_heads", self.num_heads, low=1, high=16)
+        require_int("num_layers", self.num_layers, low=1, high=8)
+        if self.draft_vocab is not None:
+            require_int("draft_vocab", self.draft_vocab, low=16)
+        if self.loss not in LOSSES:
+            raise InvalidInput(f"loss must be one of {', '.join(LOSSES)}; it is {self.loss!r}")
+
+    def hidden(self, info: TargetInfo) -> Hidden:
+        """See `Recipe.hidden`."""
+        return HIDDEN
+
+    def gather(self, model: LanguageModel, vocabulary: Vocabulary) -> dict[str, Tensor]:
+        """See `Recipe.gather`."""
+        return {"rows": head_rows(model, vocabulary.ids)}
+
+    def objective(
+        self,
+        weights: Mapping[str, Tensor],
+        vocabulary: Vocabulary,
+        target: Served,
+        precision: torch.dtype,
+    ) -> MedusaObjective:
+        """See `Recipe.objective`."""
+        rows = weights["rows"]
+        module = MedusaHeads(
+            rows.to(precision), self.num_heads, self.num_layers, shared=not self.own_rows
+        )
+
+        def write(objective: MedusaObjective, folder: Path) -> None:
+            kept = medusa_weights(objective.module, vocabulary, rows)
+            save_medusa(kept, folder, base_model=target.name, vocab_size=target.vocab_size)
+
+        return MedusaObjective(
+            module, vocabulary, self.loss, target.temperature or 1.0, precision, write
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """See `Recipe.to_json`."""
+        return asdict(self)
+
+
+def medusa_weights(module: MedusaHeads, vocabulary: Vocabulary, rows: Tensor) -> Weights:
+    """The heads as they are written, in bfloat16.
+
+    Shared rows are written only where they are a part of the target's: all of them it has itself.
+    """
+    blocks = [
+        [(_kept(block.linear.weight), _kept(block.linear.bias)) for block in head]
+        for head in module.blocks
+    ]
+    if not module.shared:
+        outputs = [_kept(own) for own in module.own_rows]
+    else:
+        outputs = [] if vocabulary.ids is None else [_kept(rows)]
+    return Weights(blocks, outputs, vocabulary.ids)
+
+
+def _kept(weight: Tensor) -> Tensor:
+    return weight.detach().to(torch.bfloat16)
+
+
+RECIPES: Mapping[str, type[MedusaRecipe]] = {"medusa": MedusaRecipe}
+
+Kind = Literal["medusa"]
