@@ -76,6 +76,30 @@ def test_an_import_is_finished_before_the_interruption_is_raised(tmp_path):
     assert python(code).stdout == "True True\n"
 
 
+@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM"])
+def test_a_first_signal_only_asks_where_steps_are_not_to_be_broken(name):
+    code = f"""
+        import os, signal
+        from paceline.cli import interrupts
+        interrupts.install()
+        with interrupts.asked_to_stop() as asked:
+            before = asked()
+            os.kill(os.getpid(), signal.{name})
+            print(before, asked())
+            try:
+                os.kill(os.getpid(), signal.{name})
+                print("went on")
+            except KeyboardInterrupt:
+                print("raised")
+        try:
+            os.kill(os.getpid(), signal.SIGINT)
+            print("lost")
+        except KeyboardInterrupt:
+            print("raised")
+    """
+    assert python(code).stdout == "False True\nraised\nraised\n"
+
+
 def test_outside_of_imports_it_is_raised_at_once():
     code = """
         import os, signal

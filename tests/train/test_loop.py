@@ -8,8 +8,10 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch import Tensor
 
 from paceline.economics import stats
+from paceline.economics.stats import AcceptanceCounts
 from paceline.errors import InvalidInput, NoSpace
 from paceline.train import loop as module
 from paceline.train import store
@@ -101,15 +103,23 @@ def test_the_language_is_learned(data: Dataset, tmp_path: Path) -> None:
 def test_the_best_is_kept_and_training_ends_where_nothing_better_comes(
     data: Dataset, tmp_path: Path
 ) -> None:
-    """Once everything is accepted nothing can be better."""
-    plan = Plan(30, 150, 0.05, measured=30, seed=3)
+    """Acceptance by a script: two accepted tokens, three, then a plateau, then fewer."""
+    plan = Plan(30, 150, 0.05, measured=150, seed=3)
     run = trainer(data, tmp_path / "run", plan)
+    script = [(3, 2), (3, 3), *[(3, 3)] * 20, *[(3, 1)] * 100]
+    seen: list[dict[str, Tensor]] = []
+
+    def replay(texts: object) -> AcceptanceCounts:
+        seen.append({name: value.detach().clone() for name, value in run.parameters.items()})
+        return AcceptanceCounts.from_rounds([script[len(seen) - 1]])
+
+    run.objective.replay = replay  # type: ignore[method-assign]
     assert run.run() == "stale"
-    best, points = run.progress.best, run.progress.points
-    assert best is not None
-    assert points.index(best) == len(points) - 1 - module.PATIENCE
+    assert run.progress.step == len(seen) == 22 + module.PATIENCE
+    assert run.progress.best == run.progress.points[1]
     for name, value in run.parameters.items():
-        assert torch.equal(value, run.best[name])
+        assert torch.equal(value, seen[1][name])
+        assert not torch.equal(value, seen[2][name])
     assert trainer(data, tmp_path / "run", plan).run() == "stale"
 
 

@@ -12,6 +12,8 @@ import _thread
 import signal
 import sys
 import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
@@ -45,6 +47,30 @@ def install() -> None:
 def leave_to_the_system() -> None:
     """Let a later Ctrl-C end the process at once, since everything is written."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
+@contextmanager
+def asked_to_stop() -> Iterator[Callable[[], bool]]:
+    """Within, a first Ctrl-C or SIGTERM only asks to stop, so that a step is not left half done.
+
+    Yields whether it was asked. A second Ctrl-C raises, as outside. Outside of the main thread,
+    which alone has signals, nothing changes.
+    """
+    asked = threading.Event()
+    if threading.current_thread() is not threading.main_thread():
+        yield asked.is_set
+        return
+
+    def ask(number: int, frame: FrameType | None) -> None:
+        asked.set()
+        signal.signal(number, before[number])  # type: ignore[index]
+
+    before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield asked.is_set
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def was_interrupted() -> bool:

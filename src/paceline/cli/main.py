@@ -29,6 +29,7 @@ from paceline.cli import (
     recommend,
     replay,
     terminal,
+    train,
     tune,
 )
 from paceline.errors import PacelineError
@@ -133,6 +134,7 @@ for _command in (
 ):
     app.command(help=_paragraphs(_command))(_command)
 app.add_typer(models.app, name="models")
+app.add_typer(train.app, name="train", help=_paragraphs(train.train))
 app.add_typer(tune.app, name="tune")
 app.add_typer(datastore.app, name="datastore")
 

@@ -37,7 +37,11 @@ PROBED_STEPS = 8
 BETAS = (0.9, 0.95)
 
 PATIENCE = 5
-"""Measurements without a better one after which training ends."""
+"""So many measurements in a row that are clearly worse than the best, and training ends."""
+
+CLEARLY_WORSE = 0.01
+"""The share of the best acceptance length by which one is. A plateau is no reason to end: the fall
+of the learning rate in the last steps often adds to it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,9 +123,11 @@ class Progress:
 
     @property
     def is_stale(self) -> bool:
-        """Whether the last measurements brought nothing better."""
-        best = self.best
-        return best is not None and len(self.points) - 1 - self.points.index(best) >= PATIENCE
+        """Whether the drafter has been getting worse: it learns its answers by heart."""
+        best, last = self.best, self.points[-PATIENCE:]
+        if best is None or len(last) < PATIENCE:
+            return False
+        return all(point.length < (1 - CLEARLY_WORSE) * best.length for point in last)
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON values."""
@@ -211,7 +217,7 @@ class Trainer:
             keep_every: seconds between two states on the disk.
 
         Returns:
-            "done", "time", "stale" (nothing better came for a while) or "stopped".
+            "done", "time", "stale" (it has been getting worse for a while) or "stopped".
 
         Raises:
             NoSpace: the disk is full; the last state is as it was.

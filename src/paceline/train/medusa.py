@@ -68,10 +68,9 @@ class MedusaHeads(nn.Module):
     def __init__(self, rows: Tensor, num_heads: int, num_layers: int, *, shared: bool) -> None:
         super().__init__()
         hidden_size = rows.shape[1]
-        self.blocks = nn.ModuleList(
-            nn.Sequential(*(Block(hidden_size) for _ in range(num_layers)))
-            for _ in range(num_heads)
-        )
+        blocks = [[Block(hidden_size) for _ in range(num_layers)] for _ in range(num_heads)]
+        self.layers = blocks
+        self.blocks = nn.ModuleList(nn.Sequential(*head) for head in blocks)
         self.register_buffer("rows", rows, persistent=False)
         own = [] if shared else [rows.float().clone() for _ in range(num_heads)]
         self.own_rows = nn.ParameterList(own)

@@ -226,6 +226,30 @@ def opening_of(tokenizer: Any) -> Opening:
     return Opening(tuple(before), frozenset(t for t in after[:1] if t in control), is_chat=True)
 
 
+def encode_items(items: Iterable[Any], model: Any, *, chat: bool) -> list[Prompt]:
+    """Prompts of a file (see `workbench.workload`) for a model.
+
+    Args:
+        items: what the file holds.
+        model: the `LanguageModel` that answers.
+        chat: put texts into the chat template.
+
+    Raises:
+        InvalidInput: names the line that cannot be used.
+    """
+    found = []
+    for item in items:
+        text = item.prompt
+        if not isinstance(text, str):
+            text = "\n".join(message["content"] for message in text)
+        try:
+            tokens = model.encode(item.as_prompt(chat=chat))
+        except InvalidInput as error:
+            raise InvalidInput(f"{item.source}: {error}") from error
+        found.append(Prompt(text, tuple(tokens)))
+    return found
+
+
 def texts_of(items: Iterable[Any]) -> Iterator[str]:
     """Everything that users say in prompts of a file (see `workbench.workload`)."""
     for item in items:

@@ -149,7 +149,7 @@ def medusa_weights(module: MedusaHeads, vocabulary: Vocabulary, rows: Tensor) ->
     """
     blocks = [
         [(_kept(block.linear.weight), _kept(block.linear.bias)) for block in head]
-        for head in module.blocks
+        for head in module.layers
     ]
     if not module.shared:
         outputs = [_kept(own) for own in module.own_rows]

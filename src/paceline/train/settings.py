@@ -54,7 +54,7 @@ class Settings:
     batch: int = 16
     sampling: Mapping[str, float] = field(default_factory=dict)
     seed: int = 0
-    plan: Plan = Plan()
+    plan: Plan = field(default_factory=Plan)
 
     def __post_init__(self) -> None:
         require_int("tokens", self.tokens, low=1)

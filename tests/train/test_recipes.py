@@ -1,0 +1,98 @@
+"""What is written is what was trained: the reader and the drafter of heads give the same rounds."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import paceline
+from paceline.drafters.medusa import MedusaDrafter
+from paceline.economics.stats import AcceptanceCounts
+from paceline.errors import InvalidInput
+from paceline.models.heads import load_head
+from paceline.train.answers import Answering
+from paceline.train.capture import capture
+from paceline.train.data import Vocabulary
+from paceline.train.medusa import HIDDEN, MedusaObjective
+from paceline.train.prompts import Prompt
+from paceline.train.recipes import MedusaRecipe, Served
+from paceline.train.target_rows import head_rows
+from tests import tiny_models
+
+PROMPTS = [Prompt(str(n), tiny_models.tokens_of(3 + n, n)) for n in range(8)]
+TARGET = Served("tiny", tiny_models.VOCAB, 0.0)
+
+
+@pytest.fixture(scope="module")
+def model() -> Any:
+    return paceline.load(tiny_models.tiny("llama"))
+
+
+def disturbed(recipe: MedusaRecipe, words: Vocabulary, model: Any) -> MedusaObjective:
+    """Heads that are no longer what they were, with weights that bfloat16 holds."""
+    weights = {"rows": head_rows(model, words.ids)}
+    found = recipe.objective(weights, words, TARGET, torch.float32)
+    random = torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        for parameter in found.module.parameters():
+            parameter.add_(0.3 * torch.randn(parameter.shape, generator=random))
+            parameter.copy_(parameter.bfloat16())
+        # As a file in bfloat16 holds them.
+        found.module.rows.copy_(found.module.rows.bfloat16())
+    weights["rows"].copy_(weights["rows"].bfloat16())
+    return found
+
+
+@pytest.mark.parametrize("own_rows", [False, True])
+@pytest.mark.parametrize("draft_vocab", [None, 40])
+def test_the_rounds_of_replay_are_those_of_decoding(
+    model: Any, tmp_path: Path, own_rows: bool, draft_vocab: int | None
+) -> None:
+    """Greedily, chain for chain: one drafter trained here, written, read and decoded with."""
+    recipe = MedusaRecipe(3, 2, draft_vocab, own_rows)
+    ids = None if draft_vocab is None else torch.arange(draft_vocab)
+    words = Vocabulary(ids, draft_vocab or tiny_models.VOCAB, 1.0)
+    trained = disturbed(recipe, words, model)
+    trained.save(tmp_path)
+    head = load_head(tmp_path, model.target.info, dtype=torch.float32)
+    drafter = MedusaDrafter(head, shape="chain")
+    how = Answering({"temperature": 0.0}, max_tokens=30, batch=4, seed=0)
+    texts = capture(
+        model.target, how.requests(model, PROMPTS, 0), HIDDEN, batch=4, dtype=torch.float32
+    )
+    decoded = AcceptanceCounts()
+    for prompt in PROMPTS:
+        answer = model.generate(
+            prompt.tokens, drafter=drafter, num_draft_tokens=3, max_tokens=30, temperature=0.0
+        )
+        decoded += answer.metrics.counts
+    replayed = trained.replay(texts)
+    assert replayed.rounds == decoded.rounds
+    assert replayed.accepted == decoded.accepted
+    assert decoded.num_accepted_tokens > 0
+
+
+def test_shared_rows_of_a_whole_vocabulary_are_left_to_the_target(
+    model: Any, tmp_path: Path
+) -> None:
+    words = Vocabulary(None, tiny_models.VOCAB, 1.0)
+    disturbed(MedusaRecipe(2, 1, None), words, model).save(tmp_path)
+    size = sum(path.stat().st_size for path in tmp_path.iterdir())
+    assert size < 2 * (32 * 32 + 32) * 2 + 2000
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"num_heads": 0}, "num_heads must be at least 1"),
+        ({"num_layers": 9}, "num_layers must be at least 1 and at most 8"),
+        ({"draft_vocab": 3}, "draft_vocab must be at least 16"),
+        ({"loss": "squares"}, "loss must be one of cross-entropy, divergence"),
+    ],
+)
+def test_settings_that_cannot_be(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(InvalidInput, match=message):
+        MedusaRecipe(**settings)
