@@ -115,7 +115,7 @@ class DraftModel:
             yield Ask(self.model, Work(self.slot, self.known(chunk), logits=False))
             self.model.commit(self.slot, ())
             self.cached += chunk
-        known = replace(tree, tokens=tuple(self.known(tree.tokens)))
+        known = replace(tree, tokens=tuple(self.known(tree.tokens))) if tree.tokens else tree
         scores = yield Ask(self.model, Work(self.slot, self.known(tokens), known))
         self.model.commit(self.slot, ())
         self.cached += tokens

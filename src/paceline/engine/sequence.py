@@ -27,6 +27,9 @@ from paceline.sampling.warp import SamplingWarp
 
 log = logging.getLogger("paceline")
 
+_NOTHING = Draft()
+"""The draft of a plain round."""
+
 
 class SharedPass(NamedTuple):
     """A target pass: what it took, and what was in it."""
@@ -203,7 +206,7 @@ class ActiveSequence:
                 )
             room = min(room, most)
         budget = budget.within(room)
-        draft = Draft()
+        draft = _NOTHING
         if budget.longest > 0:
             proposal = self.session.propose(budget, self.draft_warp, self.draft_noise)
             draft = yield from steps_of(proposal)

@@ -10,7 +10,9 @@ import torch
 CLEARLY = 0.9
 """A kernel is clearly faster if it takes less than this share of the other's time."""
 
-_ROUNDS = 5
+_ROUNDS = 15
+"""On a busy machine a loop in several threads waits for a core in most rounds, a hundred times as
+long as it takes, and the shortest of five rounds said anything."""
 
 
 def clearly_faster(
