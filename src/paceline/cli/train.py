@@ -172,7 +172,7 @@ def medusa(
     output: Output,
     model: Annotated[str | None, options.Model.__metadata__[0]] = None,
     dtype: Annotated[
-        Literal["auto", "float32", "bfloat16"] | None, options.Dtype.__metadata__[0]
+        Literal["auto", "float32", "bfloat16", "float16"] | None, options.Dtype.__metadata__[0]
     ] = None,
     trust_remote_code: options.TrustRemoteCode = False,
     allow_pickle: options.AllowPickle = False,
