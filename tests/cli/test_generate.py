@@ -4,6 +4,7 @@ import json
 import pytest
 import torch
 from rich.console import Console
+from safetensors.torch import save_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import paceline
@@ -193,6 +194,25 @@ def test_a_pipe_gets_the_bare_text_and_standard_error_the_summary(run, tiny):
         assert "tokens/s" in result.stderr
         assert "acceptance rate" in result.stderr
         assert "\x1b" not in result.output
+
+
+def test_an_adapter_is_merged(run, tiny, tmp_path):
+    config = {"peft_type": "LORA", "r": 2, "lora_alpha": 8, "base_model_name_or_path": str(tiny)}
+    (tmp_path / "adapter_config.json").write_text(json.dumps(config))
+    query = "base_model.model.model.layers.0.self_attn.q_proj"
+    width = AutoModelForCausalLM.from_pretrained(tiny).config.hidden_size
+    noise = torch.Generator().manual_seed(0)
+    parts = {
+        f"{query}.lora_A.weight": torch.randn(2, width, generator=noise),
+        f"{query}.lora_B.weight": torch.randn(width, 2, generator=noise),
+    }
+    save_file(parts, tmp_path / "adapter_model.safetensors")
+    arguments = ["--raw", "-p", PROMPT, "--max-tokens", 24, "--dtype", "float32", "--json"]
+    texts = [
+        json.loads(run("generate", *model, *arguments).stdout)["text"]
+        for model in (("-m", tiny), ("-m", tiny, "--adapter", tmp_path), ("-m", tmp_path))
+    ]
+    assert texts[0] != texts[1] == texts[2]
 
 
 @pytest.mark.parametrize("stream", ["--stream", "--no-stream"])

@@ -257,7 +257,7 @@ def test_a_tokenizer_with_code_of_its_own(folder):
     assert resolve(folder, dtype="float32", trust_remote_code=True).folder == folder
 
 
-def test_an_adapter_is_no_model_and_the_message_says_how_to_merge_it(tmp_path):
+def test_an_adapter_is_no_model_and_the_message_says_what_merges_it(tmp_path):
     (tmp_path / "adapter_config.json").write_text('{"base_model_name_or_path": "org/base"}')
-    with pytest.raises(InvalidInput, match=r"holds an adapter.*load org/base.*merge_and_unload"):
+    with pytest.raises(InvalidInput, match=r"holds an adapter.*paceline.load merges it"):
         resolve(tmp_path, dtype="float32")

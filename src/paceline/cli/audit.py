@@ -34,8 +34,8 @@ DEFAULT_POWER = 0.9
 DEFAULT_FALSE_ALARM_RATE = 0.001
 
 _LOCAL = (
-    "dtype", "device", "storage", "invariant", "trust_remote_code", "allow_pickle", "drafter",
-    "num_draft_tokens", "controller", "controller_option", "verify", "verify_option",
+    "dtype", "device", "adapter", "storage", "invariant", "trust_remote_code", "allow_pickle",
+    "drafter", "num_draft_tokens", "controller", "controller_option", "verify", "verify_option",
     "draft_model", "draft_storage", "draft_head_tokens", "drafter_option", "raw",
 )  # fmt: skip
 _REMOTE = (
@@ -53,6 +53,7 @@ def audit(
     model: own.Model = None,
     dtype: options.Dtype = "auto",
     device: options.Device = None,
+    adapter: options.Adapter = None,
     storage: options.Storage = "auto",
     invariant: options.Invariant = False,
     trust_remote_code: options.TrustRemoteCode = False,
@@ -127,7 +128,10 @@ def audit(
         verify_settings=named_values("--verify-option", verify_option or ()),
         draft_model=draft_model,
     )
-    trust = {"trust_remote_code": trust_remote_code, "allow_pickle": allow_pickle}
+    trust: dict[str, Any] = {
+        "trust_remote_code": trust_remote_code,
+        "allow_pickle": allow_pickle,
+    }
     threads.give_way_where_busy()
     with terminal.progress("starting" if url else f"loading {model or DEFAULT_MODEL}") as tell:
         from paceline.core.sampling import SamplingParams
@@ -147,6 +151,7 @@ def audit(
                     model or DEFAULT_MODEL,
                     dtype=dtype,
                     device=device,
+                    adapter=adapter,
                     storage=storage,
                     invariant=invariant,
                     progress=tell,

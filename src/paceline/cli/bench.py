@@ -42,6 +42,7 @@ def bench(
     raw: options.Raw = False,
     dtype: options.Dtype = "auto",
     device: options.Device = None,
+    adapter: options.Adapter = None,
     storage: options.Storage = "auto",
     invariant: options.Invariant = False,
     trust_remote_code: options.TrustRemoteCode = False,
@@ -89,7 +90,13 @@ def bench(
     target, drafts = load_models(
         model,
         methods,
-        {"dtype": dtype, "device": device, "storage": storage, "invariant": invariant},
+        {
+            "dtype": dtype,
+            "device": device,
+            "adapter": adapter,
+            "storage": storage,
+            "invariant": invariant,
+        },
         loading,
         sampling,
     )

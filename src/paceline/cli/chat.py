@@ -50,6 +50,7 @@ def chat(
     model: options.Model = DEFAULT_MODEL,
     dtype: options.Dtype = "auto",
     device: options.Device = None,
+    adapter: options.Adapter = None,
     storage: options.Storage = "auto",
     invariant: options.Invariant = False,
     trust_remote_code: options.TrustRemoteCode = False,
@@ -64,7 +65,13 @@ def chat(
     shared["drafter_options"] = drafter_settings((), {}, shared["drafter_options"] or ())
     request, form = settled(shared)
     trust = {"trust_remote_code": trust_remote_code, "allow_pickle": allow_pickle}
-    kept = {"dtype": dtype, "device": device, "storage": storage, "invariant": invariant}
+    kept = {
+        "dtype": dtype,
+        "device": device,
+        "adapter": adapter,
+        "storage": storage,
+        "invariant": invariant,
+    }
     target = load_for(request, form, model, trust, **kept)
     talk = Conversation(target, request, system, as_json=as_json)
     if not is_typed():

@@ -87,6 +87,7 @@ def generate(
     model: options.Model = DEFAULT_MODEL,
     dtype: options.Dtype = "auto",
     device: options.Device = None,
+    adapter: options.Adapter = None,
     storage: options.Storage = "auto",
     invariant: options.Invariant = False,
     trust_remote_code: options.TrustRemoteCode = False,
@@ -116,7 +117,13 @@ def generate(
     )
     request, form = settled(shared)
     trust = {"trust_remote_code": trust_remote_code, "allow_pickle": allow_pickle}
-    kept = {"dtype": dtype, "device": device, "storage": storage, "invariant": invariant}
+    kept = {
+        "dtype": dtype,
+        "device": device,
+        "adapter": adapter,
+        "storage": storage,
+        "invariant": invariant,
+    }
     target = load_for(request, form, model, trust, **kept)
     if isinstance(given, str) and uses_chat(target.tokenizer, raw=raw):
         given = [{"role": "user", "content": given}]

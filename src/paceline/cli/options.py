@@ -103,6 +103,15 @@ Device = Annotated[
         "its own modules.",
     ),
 ]
+Adapter = Annotated[
+    str | None,
+    _option(
+        "--adapter",
+        metavar="FOLDER",
+        panel=MODEL,
+        about="A LoRA adapter, as peft writes it, to merge into the weights.",
+    ),
+]
 Storage = Annotated[
     Literal["auto", "plain", "packed"],
     _option(

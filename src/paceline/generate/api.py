@@ -58,6 +58,7 @@ def load(
     allow_pickle: bool = False,
     device: Any = None,
     device_map: Any = None,
+    adapter: str | Path | None = None,
     progress: Progress | None = None,
 ) -> LanguageModel:
     """Load a model to decode with, or to draft with.
@@ -81,6 +82,8 @@ def load(
         device: where the weights go, such as "cuda"; None is the CPU. Elsewhere a model runs by its
             own modules, unpacked and with its whole head.
         device_map: as for `from_pretrained` of transformers; needs accelerate.
+        adapter: the folder of a LoRA adapter that peft wrote; it is merged into the weights. Such a
+            folder as `source` is the same with the model that it names.
         progress: called with (done, total, text) during slow steps. Without it, a load that takes
             seconds prints a line if standard error is a terminal.
 
@@ -104,12 +107,15 @@ def load(
                 allow_pickle=allow_pickle,
                 device=device,
                 device_map=device_map,
+                adapter=adapter,
                 progress=tell,
             )
             loaded = loading.load_weights(found, storage=storage, head_tokens=head_tokens)
     else:
-        if head_tokens is not None or dtype != "auto":
-            raise InvalidInput("dtype and head_tokens are for models that Paceline loads itself")
+        if head_tokens is not None or dtype != "auto" or adapter is not None:
+            raise InvalidInput(
+                "dtype, head_tokens and adapter are for models that Paceline loads itself"
+            )
         devices.check_place(source, device, device_map)
         loaded = loading.load_object(source, tokenizer, storage)
     target = make_invariant(loaded.decoder) if invariant else CachedTarget(loaded.decoder)

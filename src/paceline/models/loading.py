@@ -15,6 +15,8 @@ from paceline.checks import require_int
 from paceline.errors import InvalidInput, ModelError
 from paceline.kernels.packing import STORAGES, Storage, pack_modules
 from paceline.models import Files, Progress, eos_token_ids, load_tokenizer, resolve
+from paceline.models.adapter_files import base_and_adapter
+from paceline.models.adapters import Adapter, Merged, merge_into
 from paceline.models.devices import Placement, placement
 from paceline.models.settings import (
     generation_settings,
@@ -24,6 +26,7 @@ from paceline.models.settings import (
 from paceline.targets.decoder import Decoder
 from paceline.targets.dense import loading as dense
 from paceline.targets.dense.architecture import unsupported
+from paceline.targets.dense.checkpoint import Checkpoint
 from paceline.targets.dense.weights import without_place
 from paceline.targets.hf.decoder import HFDecoder
 
@@ -59,6 +62,7 @@ class FoundModel:
         not_lean: why the lean decoder cannot take it; None if it can.
         trust_remote_code: run the Python code that comes with it.
         place: where it goes.
+        adapter: what is merged into its weights.
     """
 
     files: Files
@@ -69,6 +73,7 @@ class FoundModel:
     not_lean: str | None
     trust_remote_code: bool
     place: Placement
+    adapter: Adapter | None
 
 
 def load_files(
@@ -95,6 +100,7 @@ def find_model(
     allow_pickle: bool = False,
     device: Any = None,
     device_map: Any = None,
+    adapter: str | Path | None = None,
     progress: Progress | None = None,
 ) -> FoundModel:
     """Find a model by name, folder or file. See `api.load` for the arguments.
@@ -103,8 +109,9 @@ def find_model(
         PacelineError: see `models.resolve`.
     """
     wanted, place = _dtype(dtype), placement(device, device_map)
+    base, merged = base_and_adapter(source, adapter)
     files = resolve(
-        source,
+        base,
         dtype=torch.float32 if wanted is torch.float16 else wanted or native_dtype(),
         allow_pickle=allow_pickle,
         trust_remote_code=trust_remote_code,
@@ -113,6 +120,8 @@ def find_model(
     from transformers import AutoConfig
 
     config = AutoConfig.from_pretrained(files.folder, trust_remote_code=trust_remote_code)
+    if merged is not None:
+        files = Files(files.folder, f"{files.name}+{merged.path.name}")
     config.name_or_path = files.name
     tokenizer = load_tokenizer(files.folder, trust_remote_code=trust_remote_code)
     is_kept = place.reason or config.dtype is torch.bfloat16
@@ -132,6 +141,7 @@ def find_model(
         next((reason for reason in reasons if reason), None),
         trust_remote_code,
         place,
+        merged,
     )
 
 
@@ -149,8 +159,8 @@ def load_weights(
     tokenizer, ends, files = model.tokenizer, model.eos_token_ids, model.files
     sampling = _sampling(files.name, files.folder)
     if model.not_lean is None:
-        decoder: Decoder = dense.load(
-            files.folder,
+        decoder: Decoder = dense.from_weights(
+            _weights(model),
             model.config,
             dtype=model.dtype,
             storage=storage,
@@ -171,6 +181,14 @@ def load_weights(
         )
     decoder = _modules(model, storage)
     return Loaded(decoder, tokenizer, ends, sampling)
+
+
+def _weights(model: FoundModel) -> Mapping[str, Tensor]:
+    """The weights of a model for the lean decoder, each read when it is asked for."""
+    weights = Checkpoint(model.files.folder)
+    if model.adapter is None:
+        return weights
+    return Merged(weights, model.adapter, tied=bool(model.config.tie_word_embeddings))
 
 
 def check_storage(storage: Any) -> None:
@@ -242,6 +260,8 @@ def _modules(found: FoundModel, storage: Storage) -> HFDecoder:
         reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
         raise ModelError(f"cannot load {name}: {reason}") from error
     _check_report(name, report)
+    if found.adapter is not None:
+        merge_into(model, found.adapter)
     model.eval()
     model.config.name_or_path = name
     if place.reason or found.dtype is torch.float16:

@@ -108,13 +108,10 @@ def check_folder(
         UnsupportedModel: it is not a decoder-only language model that transformers knows.
     """
     config = read_json(folder / "config.json")
-    adapter = read_json(folder / "adapter_config.json")
-    if config is None and adapter is not None:
-        base = adapter.get("base_model_name_or_path") or "its base model"
+    if config is None and (folder / "adapter_config.json").is_file():
         raise InvalidInput(
-            f"{folder} holds an adapter, not a model. Merge it first: load {base} with "
-            "transformers and call `PeftModel.from_pretrained(model, folder).merge_and_unload()`; "
-            "then give paceline.load that model and its tokenizer, or the folder it is saved to"
+            f"{folder} holds an adapter, not a model; paceline.load merges it into its base, and "
+            "here the base itself is needed"
         )
     if config is None:
         raise InvalidInput(
