@@ -13,12 +13,17 @@ from paceline.core.target import TargetInfo
 from paceline.drafting.heads.contract import Head
 from paceline.errors import InvalidInput, ModelError
 from paceline.kernels.packing import Storage
-from paceline.models.heads import medusa
+from paceline.models.heads import eagle, medusa, speculators
 from paceline.models.heads.files import open_files
 from paceline.models.heads.format import HeadFormat, HeadOptions
 from paceline.models.loading import check_storage
 
-FORMATS: tuple[HeadFormat, ...] = (medusa.FORMAT,)
+FORMATS: tuple[HeadFormat, ...] = (
+    medusa.FORMAT,
+    speculators.FORMAT,
+    eagle.FORMAT_3,
+    eagle.FORMAT_1,
+)
 """The formats, in the order in which they are tried: the first that recognises a file reads it."""
 
 

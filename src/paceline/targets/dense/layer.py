@@ -53,11 +53,19 @@ class Layer:
 class LayerMath:
     """What the layers of one architecture compute; none keeps anything between calls."""
 
-    def __init__(self, architecture: Architecture, dtype: torch.dtype, least_rows: int) -> None:
+    def __init__(
+        self,
+        architecture: Architecture,
+        dtype: torch.dtype,
+        least_rows: int,
+        device: torch.device | str = "cpu",
+    ) -> None:
         self.architecture, self.dtype, self.least_rows = architecture, dtype, least_rows
+        self.device = torch.device(device)
         self._activation: Callable[[Tensor], Tensor] = ACTIVATIONS[architecture.activation]
+        self._frequencies = architecture.inverse_frequencies.to(device)
         half = architecture.head_dim // 2
-        self._sign = torch.cat([-torch.ones(half), torch.ones(half)])
+        self._sign = torch.cat([-torch.ones(half), torch.ones(half)]).to(device)
 
     def norm(self, x: Tensor, weight: Tensor) -> Tensor:
         """RMSNorm, as this family has it."""
@@ -69,7 +77,7 @@ class LayerMath:
 
     def angles(self, positions: Tensor) -> Angles:
         """Rotary cosines and signed sines of the positions `[N]`."""
-        angles = positions[:, None].float() * self.architecture.inverse_frequencies
+        angles = positions[:, None].float() * self._frequencies
         angles = torch.cat([angles, angles], dim=-1)
         scale = self.architecture.rotary_scale
         cos, sin = angles.cos() * scale, angles.sin() * scale * self._sign

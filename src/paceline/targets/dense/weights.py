@@ -67,6 +67,16 @@ class WeightReader:
         """A weight in the dtype of the activations."""
         return self.raw(name).to(self.dtype)
 
+    def vector(self, name: str, size: int) -> Tensor:
+        """A weight of this many numbers, in the dtype of the activations."""
+        found = self.dense(name).flatten()
+        if len(found) != size:
+            raise ModelError(
+                f"{self.shape.name}: the weight {name!r} has {len(found)} numbers, and by the "
+                f"configuration it has {size}; the files do not belong together"
+            )
+        return found
+
     def fused(self, names: list[str], outputs: int, inputs: int) -> Linear:
         """One linear layer of several weights, `outputs` rows together."""
         parts = [self.dense(f"{name}.weight") for name in names]

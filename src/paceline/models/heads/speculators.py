@@ -1,0 +1,220 @@
+"""The format of vLLM's `speculators` package: what it writes, and what vLLM serves.
+
+`config.json` names the kind in `speculators_model_type`, and holds the configuration of the draft's
+layers in `transformer_layer_config`. Layers of the target are numbered by what enters them, as in
+`core.hidden`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from paceline.errors import InvalidInput, ModelError, UnsupportedModel
+from paceline.models.heads.eagle3 import Eagle3Settings, build_eagle3, checked, names_of
+from paceline.models.heads.files import HeadFiles
+from paceline.models.heads.format import HeadFormat, HeadOptions
+from paceline.models.heads.weights import HeadWeights, layer_config
+from paceline.targets.heads.state import FeatureHead
+
+VERSION = "0.9.0"
+"""The version of the format that is written."""
+
+_RESIDUAL = {"speculators": False, "vllm": True}
+"""What a file without `norm_before_residual` means, by who reads it."""
+
+
+def _recognises(files: HeadFiles) -> bool:
+    return "speculators_model_type" in files.config
+
+
+def _read(files: HeadFiles, options: HeadOptions) -> FeatureHead:
+    kind = files.config["speculators_model_type"]
+    if kind not in READERS:
+        raise UnsupportedModel(
+            f"{files.path} is a head of kind {kind!r} in the speculators format; the kinds that "
+            f"are known here are {', '.join(READERS)}"
+        )
+    # Rows of the target that are only there for training.
+    files.leave(*(key for key in files.keys if key.startswith("verifier_")))
+    return READERS[kind](files, options)
+
+
+def _read_eagle3(files: HeadFiles, options: HeadOptions) -> FeatureHead:
+    settings = eagle3_settings(files, options.dialect)
+    return build_eagle3(settings, HeadWeights(files, {}, settings.layer_config, options), options)
+
+
+READERS: Mapping[str, Callable[[HeadFiles, HeadOptions], FeatureHead]] = {
+    "eagle3": _read_eagle3,
+    "peagle": _read_eagle3,
+}
+
+FORMAT = HeadFormat("speculators", _recognises, _read)
+
+
+def eagle3_settings(files: HeadFiles, dialect: str | None) -> Eagle3Settings:
+    """What config.json says of an EAGLE-3 or P-EAGLE head.
+
+    Raises:
+        ModelError: a setting is missing or of another type.
+        InvalidInput: it does not say whether the residual is normed, and no dialect was named.
+    """
+    config, name = files.config, str(files.path)
+    residual = _flag(config, "norm_before_residual", None, name)
+    if residual is None:
+        if dialect not in _RESIDUAL:
+            raise InvalidInput(
+                f"{name} does not say norm_before_residual: the speculators package then takes "
+                "False, and vLLM True. Name what it was made with: dialect='speculators' or "
+                "dialect='vllm'"
+            )
+        residual = _RESIDUAL[dialect]
+    mask = None
+    if config["speculators_model_type"] == "peagle":
+        mask = config.get("mask_token_id")
+        if isinstance(mask, bool) or not isinstance(mask, int) or mask < 0:
+            raise ModelError(f"{name}: mask_token_id must be a token id; it is {mask!r:.40}")
+    return Eagle3Settings(
+        layer_config(config.get("transformer_layer_config"), name),
+        layers=layer_numbers(config.get("eagle_aux_hidden_state_layer_ids"), name),
+        target_hidden_size=config.get("target_hidden_size"),
+        norm_before_residual=residual,
+        norm_before_fc=bool(_flag(config, "norm_before_fc", False, name)),
+        fc_norm=bool(_flag(config, "fc_norm", False, name)),
+        norm_output=bool(_flag(config, "norm_output", False, name)),
+        mask_token=mask,
+        max_levels=_speculative_tokens(config),
+    )
+
+
+def layer_numbers(given: Any, name: str, shift: int = 0) -> tuple[int, ...] | None:
+    """The numbers of layers in a configuration, plus `shift`; None where it names none.
+
+    Raises:
+        ModelError: they are no different whole numbers from 0.
+    """
+    if given is None:
+        return None
+    is_list = isinstance(given, list | tuple) and len(given) > 0
+    if not is_list or not all(isinstance(n, int) and not isinstance(n, bool) for n in given):
+        raise ModelError(f"{name}: the layers that it reads must be whole numbers; {given!r:.80}")
+    numbers = tuple(sorted(number + shift for number in given))
+    if numbers[0] < 0 or len(set(numbers)) < len(numbers):
+        raise ModelError(f"{name}: the layers that it reads must differ, from 0 on; {given!r:.80}")
+    return numbers
+
+
+def _flag(config: Mapping[str, Any], setting: str, default: bool | None, name: str) -> bool | None:
+    value = config.get(setting, default)
+    if value is not default and not isinstance(value, bool):
+        raise ModelError(f"{name}: {setting} must be true or false; it is {value!r:.40}")
+    return value
+
+
+def _speculative_tokens(config: Mapping[str, Any]) -> int | None:
+    """The draft length that the file proposes."""
+    methods = (config.get("speculators_config") or {}).get("proposal_methods") or [{}]
+    found = methods[0].get("speculative_tokens")
+    return found if isinstance(found, int) and found > 0 else None
+
+
+def save_eagle3(
+    folder: Path,
+    settings: Eagle3Settings,
+    weights: Mapping[str, Tensor],
+    *,
+    verifier: str,
+    architectures: list[str],
+    num_draft_tokens: int,
+    token_ids: Tensor | None = None,
+) -> list[Path]:
+    """Write an EAGLE-3 or P-EAGLE head in the speculators format, which vLLM serves.
+
+    `norm_before_residual` is always written: who reads a file without it assumes either.
+
+    Args:
+        folder: made if it is not there.
+        settings: its description, layers included.
+        weights: by the names of the format, without those of the vocabulary (`d2t`, `t2d`);
+            `embed_tokens.weight` may be left to the target.
+        verifier: the name or folder of the target.
+        architectures: the target's, as in its config.json.
+        num_draft_tokens: the draft length that the file proposes.
+        token_ids: `[Vh]`, the target's id of each output, rising; None for all tokens.
+
+    Returns:
+        The files.
+
+    Raises:
+        InvalidInput: weights are missing or unknown, or the folder cannot be written to.
+    """
+    from safetensors.torch import save_file
+
+    if settings.layers is None:
+        raise InvalidInput("the layers that a head reads must be written with it; give layers")
+    shape = settings.layer_config
+    optional = frozenset({"embed_tokens.weight"} & set(weights))
+    checked(weights, names_of(settings, len(settings.layers)) | optional)
+    tensors = {name: tensor.detach().contiguous().clone() for name, tensor in weights.items()}
+    count = shape.vocab_size if token_ids is None else len(token_ids)
+    if len(tensors["lm_head.weight"]) != count:
+        raise InvalidInput(
+            f"the head has {len(tensors['lm_head.weight'])} outputs, and there are {count} tokens"
+        )
+    if token_ids is not None and count < shape.vocab_size:
+        ids = token_ids.to(torch.int64)
+        known = torch.zeros(shape.vocab_size, dtype=torch.bool)
+        known[ids] = True
+        tensors |= {"d2t": ids - torch.arange(count), "t2d": known}
+    kind = "eagle3" if settings.mask_token is None else "peagle"
+    config = {
+        "architectures": ["Eagle3Speculator" if kind == "eagle3" else "PEagleSpeculator"],
+        "speculators_model_type": kind,
+        "speculators_version": VERSION,
+        "speculators_config": {
+            "algorithm": kind,
+            "default_proposal_method": "greedy",
+            "proposal_methods": [
+                {
+                    "proposal_type": "greedy",
+                    "speculative_tokens": num_draft_tokens,
+                    "verifier_accept_k": 1,
+                    "accept_tolerance": 0.0,
+                }
+            ],
+            "verifier": {"name_or_path": verifier, "architectures": architectures},
+        },
+        "transformer_layer_config": _plain(shape),
+        "draft_vocab_size": count,
+        "eagle_aux_hidden_state_layer_ids": sorted(settings.layers),
+        "target_hidden_size": settings.target_hidden_size,
+        "norm_before_residual": settings.norm_before_residual,
+        "norm_before_fc": settings.norm_before_fc,
+        "fc_norm": settings.fc_norm,
+        "norm_output": settings.norm_output,
+        "embed_requires_grad": "embed_tokens.weight" in weights,
+        "tie_word_embeddings": False,
+        "dtype": str(tensors["fc.weight"].dtype).removeprefix("torch."),
+    }
+    if settings.mask_token is not None:
+        config["mask_token_id"] = settings.mask_token
+    files = [folder / "model.safetensors", folder / "config.json"]
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        save_file(tensors, files[0], metadata={"format": "pt"})
+        files[1].write_text(json.dumps(config, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+    except OSError as error:
+        raise InvalidInput(f"cannot write {folder} ({error}); give another folder") from error
+    return files
+
+
+def _plain(config: Any) -> dict[str, Any]:
+    """A configuration as JSON, with its kind."""
+    found: dict[str, Any] = json.loads(config.to_json_string(use_diff=True))
+    return {**found, "model_type": config.model_type}

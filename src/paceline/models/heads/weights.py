@@ -1,0 +1,182 @@
+"""The weights of a head that has layers, as products, norms, layers and a vocabulary."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from paceline.drafting.heads.vocabulary import check_token_ids
+from paceline.errors import InvalidInput, ModelError, UnsupportedModel
+from paceline.kernels.linear import Linear
+from paceline.kernels.packing import make_linear
+from paceline.models.heads.files import HeadFiles
+from paceline.models.heads.format import HeadOptions, check_target
+from paceline.models.reasons import one_line
+from paceline.targets.dense.architecture import Architecture, unsupported
+from paceline.targets.dense.layer import Layer, LayerMath
+from paceline.targets.dense.loading import prepare_kernels
+from paceline.targets.dense.weights import WeightReader, packed
+from paceline.targets.heads.network import Vocabulary
+
+
+def layer_config(given: Any, name: str) -> Any:
+    """The `transformers` configuration of a head's layers.
+
+    Raises:
+        ModelError: it is none.
+        UnsupportedModel: layers of a kind that is not known here.
+    """
+    from huggingface_hub.errors import StrictDataclassError
+    from transformers import AutoConfig
+
+    if not isinstance(given, Mapping) or not isinstance(given.get("model_type"), str):
+        raise ModelError(
+            f"{name}: its configuration does not describe the layers: expected the settings of a "
+            f"model with a model_type, as of a Llama; it is {given!r:.80}"
+        )
+    settings = {key: value for key, value in given.items() if key != "model_type"}
+    try:
+        config = AutoConfig.for_model(given["model_type"], **settings)
+    except (ValueError, TypeError, KeyError, AttributeError, StrictDataclassError) as error:
+        kind = given["model_type"]
+        raise UnsupportedModel(
+            f"{name}: transformers cannot read the configuration of its layers, of kind {kind!r} "
+            f"({one_line(error)})"
+        ) from error
+    if reason := unsupported(config):
+        raise UnsupportedModel(f"{name}: its layers are of a kind that is not known here: {reason}")
+    config.name_or_path = name
+    return config
+
+
+class HeadWeights:
+    """The weights of a head by the names that its builder knows them under.
+
+    Args:
+        files: the head on disk.
+        names: from these names to those of the files; those without an entry are the same.
+        config: the configuration of its layers, of which the vocabulary is the target's.
+        options: how it is loaded.
+    """
+
+    def __init__(
+        self, files: HeadFiles, names: Mapping[str, str], config: Any, options: HeadOptions
+    ) -> None:
+        self.shape = Architecture.of(config)
+        self.dtype = options.dtype_for(files.take(names.get("fc.weight", "fc.weight")))
+        self._files, self._options, self._config = files, options, config
+        self._weights = _Named(files, names, options.device)
+        self._reader = WeightReader(
+            self._weights,
+            self.shape,
+            config.intermediate_size,
+            self.dtype,
+            partial(packed, options.storage),
+        )
+
+    @property
+    def name(self) -> str:
+        """For messages and reports."""
+        return self._files.name
+
+    def check_target(self, width: int, num_layers: int | None = None) -> None:
+        """Refuse a target of other sizes; see `format.check_target`."""
+        check_target(
+            self._files,
+            self._options.target,
+            hidden_size=width,
+            vocab_size=self._config.vocab_size,
+            num_layers=num_layers,
+        )
+
+    def vector(self, name: str, size: int) -> Tensor:
+        """A weight of this many numbers."""
+        return self._reader.vector(name, size)
+
+    def product(self, name: str, outputs: int, inputs: int) -> Linear:
+        """A product, with its bias where there is one."""
+        return self._reader.fused([name], outputs, inputs)
+
+    def layer(self, at: str, *, inputs: int | None = None, input_norm: bool = True) -> Layer:
+        """See `WeightReader.layer`."""
+        return self._reader.layer(at, inputs=inputs, input_norm=input_norm)
+
+    def math(self, *layers: Layer) -> LayerMath:
+        """What the layers compute."""
+        prepare_kernels(self.shape, self.dtype)
+        least_rows = max(layer.qkv.least_rows for layer in layers)
+        return LayerMath(self.shape, self.dtype, least_rows, self._options.device)
+
+    def vocabulary(self) -> Vocabulary:
+        """Embedding and output rows, where the files have them, and the tokens of the latter.
+
+        Weights: `embed_tokens.weight`, `lm_head.weight`, `d2t` (what is added to the number of an
+        output to give the target's id) and `t2d` (which ids have an output).
+
+        Raises:
+            ModelError: they contradict one another.
+            InvalidInput: another vocabulary than the target's.
+        """
+        size, hidden, weights = self._config.vocab_size, self.shape.hidden_size, self._weights
+        embedding = output = ids = None
+        if "embed_tokens.weight" in weights:
+            embedding = weights.take("embed_tokens.weight", (size, hidden))
+        if "d2t" in weights:
+            offsets = weights.take("d2t", (None,)).to(torch.int64)
+            places = torch.arange(len(offsets)) + offsets
+            ids = check_token_ids(self.name, places, size)
+            if bool((ids[1:] < ids[:-1]).any()):
+                raise ModelError(
+                    f"{self.name}: the token ids of its outputs (d2t) do not rise; the file is "
+                    "damaged"
+                )
+        if "t2d" in weights:
+            known = weights.take("t2d", (size,)).to(torch.bool)
+            found = torch.arange(size) if ids is None else ids
+            if not torch.equal(known.nonzero().flatten(), found):
+                raise ModelError(
+                    f"{self.name}: its d2t and t2d name different tokens; the files do not belong "
+                    "together"
+                )
+        if "lm_head.weight" in weights:
+            rows = weights.take("lm_head.weight", (size if ids is None else len(ids), hidden))
+            output = make_linear(rows.to(self.dtype), None, self._options.storage)
+        elif (target := self._options.target) and target.hidden_size not in (0, hidden):
+            raise InvalidInput(
+                f"{self.name} has no output rows of its own, and states of width {hidden}; those "
+                f"of {target.name} take {target.hidden_size}. It was made for another target"
+            )
+        return Vocabulary(embedding, output, ids)
+
+    def finish(self, kind: str) -> None:
+        """Refuse weights that were not read."""
+        self._files.refuse_leftovers(kind)
+
+
+class _Named(Mapping[str, Tensor]):
+    """The tensors of files by other names, on a device; each is taken when it is asked for."""
+
+    def __init__(
+        self, files: HeadFiles, names: Mapping[str, str], device: torch.device | str
+    ) -> None:
+        self._files, self._device = files, device
+        renamed = {key: name for name, key in names.items()}
+        self._names = {renamed.get(key, key): key for key in files.keys}
+
+    def take(self, name: str, shape: tuple[int | None, ...]) -> Tensor:
+        """See `HeadFiles.take`."""
+        found = self._files.take(self._names[name], shape, why="its configuration")
+        return found.to(self._device)
+
+    def __getitem__(self, name: str) -> Tensor:
+        return self._files.take(self._names[name]).to(self._device)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)

@@ -1,0 +1,175 @@
+"""Draft heads written from the equations of their papers, in plain torch, without any cache.
+
+Each computes all rows of a text anew. A row is a pair: a feature, and the token that follows it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+Weights = Mapping[str, Tensor]
+
+
+def rms_norm(x: Tensor, weight: Tensor, eps: float = 1e-6) -> Tensor:
+    """x / sqrt(mean(x^2) + eps) * weight."""
+    return x / (x.square().mean(-1, keepdim=True) + eps).sqrt() * weight
+
+
+def rotated(x: Tensor, positions: Tensor, theta: float) -> Tensor:
+    """Rotary positions on heads `[n, heads, dim]`: pair j turns by p theta^(-2j/dim)."""
+    half = x.shape[-1] // 2
+    angles = positions[:, None] * theta ** (-torch.arange(half) / half)
+    cos, sin = angles.cos()[:, None], angles.sin()[:, None]
+    left, right = x[..., :half], x[..., half:]
+    return torch.cat([left * cos - right * sin, left * sin + right * cos], dim=-1)
+
+
+@dataclass
+class Shape:
+    """Sizes of a layer."""
+
+    heads: int = 4
+    kv_heads: int = 2
+    theta: float = 10000.0
+
+
+PLAIN = Shape()
+
+
+def attention(at: str, weights: Weights, x: Tensor, shape: Shape) -> Tensor:
+    """Causal attention over all rows."""
+
+    def heads(name: str, count: int) -> Tensor:
+        out = x @ weights[f"{at}.{name}_proj.weight"].T
+        if f"{at}.{name}_proj.bias" in weights:
+            out = out + weights[f"{at}.{name}_proj.bias"]
+        out = out.view(len(x), count, -1)
+        norm = weights.get(f"{at}.{name}_norm.weight")
+        return out if norm is None else rms_norm(out, norm)
+
+    positions = torch.arange(len(x), dtype=torch.float32)
+    q = rotated(heads("q", shape.heads), positions, shape.theta)
+    k = rotated(heads("k", shape.kv_heads), positions, shape.theta)
+    v = heads("v", shape.kv_heads)
+    group = shape.heads // shape.kv_heads
+    k, v = k.repeat_interleave(group, dim=1), v.repeat_interleave(group, dim=1)
+    scores = torch.einsum("ihd,jhd->hij", q, k) / q.shape[-1] ** 0.5
+    scores = scores.masked_fill(torch.ones(len(x), len(x)).triu(1).bool(), -torch.inf)
+    out = torch.einsum("hij,jhd->ihd", scores.softmax(-1), v).reshape(len(x), -1)
+    return out @ weights[f"{at}.o_proj.weight"].T
+
+
+def mlp(at: str, weights: Weights, x: Tensor) -> Tensor:
+    """Gated units: down(silu(gate x) * up x)."""
+    gate, up = x @ weights[f"{at}.gate_proj.weight"].T, x @ weights[f"{at}.up_proj.weight"].T
+    return (torch.nn.functional.silu(gate) * up) @ weights[f"{at}.down_proj.weight"].T
+
+
+def layer(at: str, weights: Weights, inputs: Tensor, residual: Tensor, shape: Shape) -> Tensor:
+    """One layer: attention of `inputs` on `residual`, then the feed-forward part."""
+    y = residual + attention(f"{at}.self_attn", weights, inputs, shape)
+    return y + mlp(
+        f"{at}.mlp", weights, rms_norm(y, weights[f"{at}.post_attention_layernorm.weight"])
+    )
+
+
+@dataclass
+class Equations:
+    """A head as equations.
+
+    Args:
+        fuse: from the states of the target's layers, and the final one, to features.
+        rows: from embeddings and features of a whole text to the states before the output head, and
+            those that are fed back.
+        embed, head: embeddings, and logits.
+    """
+
+    fuse: Callable[[Mapping[int, Tensor], Tensor], Tensor]
+    rows: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
+    embed: Callable[[Tensor], Tensor]
+    head: Callable[[Tensor], Tensor]
+    known: list[Tensor] = field(default_factory=list)
+
+    def logits(
+        self,
+        layers: Mapping[int, Tensor],
+        final: Tensor,
+        tokens: Sequence[int],
+        drafted: Sequence[int],
+    ) -> Tensor:
+        """The logits after the final tokens and each of a chain of drafted ones."""
+        features = self.fuse(layers, final)
+        given = [*tokens]
+        out = []
+        for step in range(len(drafted) + 1):
+            states, fed = self.rows(self.embed(torch.tensor(given)), features)
+            out.append(self.head(states[-1:])[0])
+            if step < len(drafted):
+                given.append(drafted[step])
+                features = torch.cat([features, fed[-1:]])
+        return torch.stack(out)
+
+
+def eagle3(
+    weights: Weights,
+    layers: Sequence[int],
+    *,
+    num_layers: int = 1,
+    norm_before_residual: bool = False,
+    norm_before_fc: bool = False,
+    fc_norm: bool = False,
+    norm_output: bool = False,
+    embed: Callable[[Tensor], Tensor] | None = None,
+    shape: Shape = PLAIN,
+) -> Equations:
+    """2503.01840, section 3.1, and the norms of 2605.09992; no row of the future is seen."""
+
+    def fuse(states: Mapping[int, Tensor], final: Tensor) -> Tensor:
+        parts = [states[number] for number in layers]
+        if fc_norm:
+            parts = [rms_norm(x, weights[f"fc_norm.{i}.weight"]) for i, x in enumerate(parts)]
+        g = torch.cat(parts, dim=-1)
+        if norm_before_fc:
+            g = rms_norm(g, weights["input_norm.weight"])
+        return g @ weights["fc.weight"].T
+
+    def rows(embedded: Tensor, g: Tensor) -> tuple[Tensor, Tensor]:
+        normed = rms_norm(g, weights["layers.0.hidden_norm.weight"])
+        e = rms_norm(embedded, weights["layers.0.input_layernorm.weight"])
+        residual = normed if norm_before_residual else g
+        y = layer("layers.0", weights, torch.cat([e, normed], dim=-1), residual, shape)
+        for number in range(1, num_layers):
+            at = f"layers.{number}"
+            y = layer(at, weights, rms_norm(y, weights[f"{at}.input_layernorm.weight"]), y, shape)
+        last = rms_norm(y, weights["norm.weight"])
+        return last, last if norm_output else y
+
+    own = weights.get("embed_tokens.weight")
+    return Equations(
+        fuse,
+        rows,
+        embed if own is None else (lambda tokens: own[tokens]),  # type: ignore[arg-type]
+        lambda states: states @ weights["lm_head.weight"].T,
+    )
+
+
+def eagle1(
+    weights: Weights,
+    head: Callable[[Tensor], Tensor],
+    embed: Callable[[Tensor], Tensor],
+    shape: Shape = PLAIN,
+) -> Equations:
+    """2401.15077, section 4.1: f' = layer(W [e; f] + b), without a norm before the attention."""
+
+    def rows(embedded: Tensor, f: Tensor) -> tuple[Tensor, Tensor]:
+        x = torch.cat([embedded, f], dim=-1) @ weights["fc.weight"].T
+        if "fc.bias" in weights:
+            x = x + weights["fc.bias"]
+        y = layer("layers.0", weights, x, x, shape)
+        return y, y
+
+    return Equations(lambda states, final: final, rows, embed, head)
