@@ -22,12 +22,12 @@ def test_a_right_configuration_passes(run, tiny, prompts):
     found = json.loads(result.stdout)
     checks = {finding["check"]: finding["verdict"] for finding in found["findings"]}
     assert list(checks) == [
-        "exact law",
+        "exact distribution",
         "greedy equality",
         "sampled answers",
         "same seed, same text",
     ]
-    assert checks["exact law"] == checks["same seed, same text"] == "pass"
+    assert checks["exact distribution"] == checks["same seed, same text"] == "pass"
     assert found["verdict"] != "fault"
     assert result.exit_code == found["exit_code"]
     assert found["subject"]["drafter"] == "ngram"
@@ -53,7 +53,7 @@ def test_the_sampling_options_of_the_model_are_audited(run, opinionated, prompts
 def test_at_temperature_0_nothing_is_sampled(run, tiny, prompts):
     result = run("audit", "-m", tiny, "--prompts", prompts, "--temperature", 0, "--max-tokens", 8)
     assert result.exit_code in (0, 3)
-    assert "exact law" in result.stdout
+    assert "exact distribution" in result.stdout
     assert "sampled answers" not in result.stdout
     assert result.stdout.splitlines()[-1].startswith("verdict: ")
 

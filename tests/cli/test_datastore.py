@@ -18,7 +18,7 @@ def store(run, tiny, tmp_path):
     result = run("datastore", "build", *files, "-o", path, "--tokenizer", tiny)
     assert result.exit_code == 0, result.stderr
     assert "29 tokens" in result.stdout or "tokens in 2 documents" in result.stdout
-    assert "putting the suffixes in order" in result.stderr
+    assert "sorting the suffixes" in result.stderr
     return path
 
 
@@ -71,9 +71,9 @@ def test_mistakes_are_told_in_one_line(run, store, tiny, tmp_path):
     text = tmp_path / "text.txt"
     (tmp_path / "empty.txt").write_text("")
     for arguments, message in (
-        ([text, "-o", store], "is there already; give another path, or --overwrite"),
-        ([text, "-o", tmp_path / "no" / "store"], "give a file in a folder that is there"),
-        ([tmp_path / "none.txt", "-o", tmp_path / "new"], "there is no such file"),
+        ([text, "-o", store], "already exists; give another path, or --overwrite"),
+        ([text, "-o", tmp_path / "no" / "store"], "give a file in an existing folder"),
+        ([tmp_path / "none.txt", "-o", tmp_path / "new"], "it does not exist"),
         ([tmp_path / "empty.txt", "-o", tmp_path / "new", "-m", tiny], "there is no text"),
         ([text, "-o", tmp_path / "new", "-m", "smollm3"], "unknown model 'smollm3'"),
         ([text], "Missing option '--output'"),

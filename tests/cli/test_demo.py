@@ -54,7 +54,7 @@ def test_it_fails_where_the_tokens_differ(run, monkeypatch, options):
         assert difference.pop("gap") == pytest.approx(1e-5)
         assert difference == {"position": 2, "plain": "c", "speculative": "X"}
     else:
-        assert "NOT identical: they part at token 3" in result.stdout
+        assert "NOT identical: they diverge at token 3" in result.stdout
         assert "a near-tie" in result.stdout
 
 

@@ -26,7 +26,7 @@ def timed(none, ngram, **options):
         (
             [1.0, 1.0, 1.0],
             [0.5, 2.0, 0.5],
-            "The timings disagree: speculation took from 0.50 to 2.00 times the speed",
+            "The timings disagree: speculation ran at 0.50 to 2.00 times the speed",
         ),
     ],
 )
@@ -40,7 +40,7 @@ def test_the_verdict_says_what_was_measured(none, ngram, said):
 )
 def test_the_verdict_says_where_tokens_part_and_why(gap, why):
     found = verdict(compared(Scripted("abcdef", "abXdef", gap=gap)))
-    assert "NOT identical: they part at token 3, where plain decoding says 'c' and" in found
+    assert "NOT identical: they diverge at token 3, where plain decoding has 'c' and" in found
     assert f"speculation 'X'. The two best logits are {gap:.2g} apart there: {why}" in found
 
 
@@ -71,7 +71,7 @@ def test_panels_stand_side_by_side_where_there_is_room(width, beside):
     assert [line.count("abcdefgh") for line in answers] == ([2] if beside else [1, 1])
     assert all(len(line) <= width for line in lines)
     assert any("4.0 tokens/s" in line for line in lines)
-    assert any("2.00 tokens a round, 25% accepted" in line for line in lines)
+    assert any("2.00 tokens per round, 25% accepted" in line for line in lines)
     last = text.rsplit("\x1b[2K", 1)[-1]
     assert "\x1b[32mabcdefgh" in last.replace("\x1b[0m\x1b[32m", "")
 
@@ -80,8 +80,8 @@ def test_lines_hold_the_prompt_both_speeds_and_the_answer_once():
     text = drawn(timed([2.0], [1.0]), Lines, 80)
     assert "Prompt 1. A case." in text
     assert "  | the prompt" in text
-    assert "plain: 4.0 tokens/s, 1.00 tokens a round" in text
-    assert "speculative (ngram): 8.0 tokens/s, 2.00 tokens a round, 25% accepted" in text
+    assert "plain: 4.0 tokens/s, 1.00 tokens per round" in text
+    assert "speculative (ngram): 8.0 tokens/s, 2.00 tokens per round, 25% accepted" in text
     assert text.count("  | abcdefgh") == 1
 
 

@@ -125,7 +125,7 @@ def test_rates():
         (["--model", "m", "--alpha", ".8", "--save-costs", "no/x"], "no folder"),
         (["--costs", "none.json", "--alpha", ".8"], "cannot read"),
         (["--costs", "none.json", "--from", "none.json"], "cannot read"),
-        (["--alpha", ".8,.7", "--cost", "0", "-k", "3"], "say nothing of draft position 3"),
+        (["--alpha", ".8,.7", "--cost", "0", "-k", "3"], "do not include draft position 3"),
         (["--alpha", ".8", "--cost", "0", "--verify-cost", "0"], "verify_cost"),
         (["--alpha", ".8", "--cost", "0", "--draft-model", ""], "give --model or --costs"),
         (["--published", "--alpha", ".8"], "leave out all options but --json"),
@@ -217,7 +217,7 @@ def test_reports_that_cannot_be_are_refused(run, costs, report, part, value):
     found["methods"][0][part] = value
     report.write_text(json.dumps(found))
     result = run("plan", "--costs", costs, "--from", report)
-    assert (result.exit_code, "is no report of" in result.stderr) == (2, True)
+    assert (result.exit_code, "is not a report of" in result.stderr) == (2, True)
 
 
 def test_a_plan_from_measurements(run, costs, report):
@@ -261,8 +261,8 @@ def test_published_tables(run):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("{}", "is no report"),
-        ('{"methods": [{"name": "m"}]}', "is no report"),
+        ("{}", "is not a report"),
+        ('{"methods": [{"name": "m"}]}', "is not a report"),
         ('{"methods": []}', "drafted anything"),
     ],
 )

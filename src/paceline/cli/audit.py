@@ -14,7 +14,7 @@ from paceline.cli.calls import (
     Drafting,
     check_draft_storage,
     load_draft,
-    tell_written,
+    print_written,
     uses_chat,
 )
 from paceline.cli.counting import steps
@@ -133,7 +133,7 @@ def audit(
         "allow_pickle": allow_pickle,
     }
     threads.give_way_where_busy()
-    with terminal.progress("starting" if url else f"loading {model or DEFAULT_MODEL}") as tell:
+    with terminal.progress("starting" if url else f"loading {model or DEFAULT_MODEL}") as progress:
         from paceline.core.sampling import SamplingParams
         from paceline.workbench.audit import LocalSettings, RemoteSettings, SamplingSettings
 
@@ -154,12 +154,14 @@ def audit(
                     adapter=adapter,
                     storage=storage,
                     invariant=invariant,
-                    progress=tell,
+                    progress=progress,
                     **trust,
                 )
                 draft = None
                 if draft_model is not None:
-                    draft = load_draft(draft_model, draft_storage, draft_head_tokens, tell, **trust)
+                    draft = load_draft(
+                        draft_model, draft_storage, draft_head_tokens, progress, **trust
+                    )
     if url is not None:
         assert baseline_url is not None  # _check_sides
         found = _remote(
@@ -181,7 +183,7 @@ def audit(
         request = {**sampling, **drafting.request(draft)}
         local = LocalSettings(max_tokens=max_tokens, seed=seed, sampling=sampled)
         found = _local(target, items, request, local, raw=raw)
-    _tell(found, outputs, as_json=as_json)
+    _print_result(found, outputs, as_json=as_json)
     raise typer.Exit(found.verdict.exit_code)
 
 
@@ -251,7 +253,7 @@ def _named(item: Item, *, chat: bool) -> NamedPrompt:
     return NamedPrompt(item.id, item.as_prompt(chat=chat))
 
 
-def _tell(found: Audit, outputs: Outputs, *, as_json: bool) -> None:
+def _print_result(found: Audit, outputs: Outputs, *, as_json: bool) -> None:
     from paceline.workbench.audit.report import report
     from paceline.workbench.report import environment, to_html, to_markdown
 
@@ -266,4 +268,4 @@ def _tell(found: Audit, outputs: Outputs, *, as_json: bool) -> None:
             "--markdown": lambda: to_markdown(report(found, machine)),
         }
     )
-    tell_written(written)
+    print_written(written)

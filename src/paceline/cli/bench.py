@@ -14,7 +14,7 @@ from paceline.cli.calls import (
     default_draft,
     load_draft,
     refuse_draft,
-    tell_written,
+    print_written,
     uses_chat,
 )
 from paceline.cli.counting import counting
@@ -138,7 +138,7 @@ def bench(
     if not any(run.method for run in result.runs):
         terminal.error("interrupted before a method was measured; there is nothing to report")
         raise typer.Exit(INTERRUPTED)
-    _tell(result, outputs, target, max_tokens, as_json=as_json, chat=chat)
+    _print_result(result, outputs, target, max_tokens, as_json=as_json, chat=chat)
     if result.interrupted:
         terminal.error("interrupted; the report holds what was measured")
         raise typer.Exit(INTERRUPTED)
@@ -169,7 +169,7 @@ def load_models(
     sampling: dict[str, Any],
 ) -> tuple[LanguageModel, dict[DraftSource, LanguageModel]]:
     """The target, and every draft model once."""
-    with terminal.progress(f"loading {name}") as tell:
+    with terminal.progress(f"loading {name}") as progress:
         import paceline
         from paceline.core.sampling import SamplingParams
 
@@ -178,9 +178,11 @@ def load_models(
             if item.draft is not None:
                 refuse_draft(name, item.drafter, item.draft.name)
         with terminal.transformers_is_quiet():
-            target = paceline.load(name, progress=tell, **target_options, **trust)
+            target = paceline.load(name, progress=progress, **target_options, **trust)
             drafts = {
-                source: load_draft(source.name, source.storage, source.head_tokens, tell, **trust)
+                source: load_draft(
+                    source.name, source.storage, source.head_tokens, progress, **trust
+                )
                 for source in dict.fromkeys(item.draft for item in methods)
                 if source is not None
             }
@@ -230,7 +232,7 @@ def _differences(
     from paceline.workbench.bench.results import Difference
 
     if setting.common["temperature"]:
-        return {}  # tokens are sampled, and drafts use random numbers of their own
+        return {}  # tokens are sampled, and drafts use their own random numbers
     different: dict[int, list[Difference]] = {place: [] for place in range(len(methods))}
     for (item, place), position in running.differing(found).items():
         try:
@@ -241,7 +243,7 @@ def _differences(
     return different
 
 
-def _tell(
+def _print_result(
     result: BenchResult,
     outputs: Outputs,
     target: LanguageModel,
@@ -266,7 +268,7 @@ def _tell(
             "--save-answers": lambda: _answers(result, target, max_tokens),
         }
     )
-    tell_written(written)
+    print_written(written)
 
 
 def _answers(result: BenchResult, target: LanguageModel, max_tokens: int) -> str:

@@ -20,7 +20,7 @@ from paceline.workbench.workload.methods import DraftSource
 if TYPE_CHECKING:
     from paceline.generate.api import LanguageModel
     from paceline.generate.drafts import HeadTokens
-    from paceline.models.cache import Progress as Tell
+    from paceline.models.cache import Progress as ReportProgress
 
 DEFAULT_MODEL = "smollm2-135m"
 
@@ -120,12 +120,12 @@ def default_draft(
 
 
 def load_draft(
-    name: str, storage: str | None, head_tokens: HeadTokens, tell: Tell, **trust: Any
+    name: str, storage: str | None, head_tokens: HeadTokens, progress: ReportProgress, **trust: Any
 ) -> LanguageModel:
     """A draft model, stored as the options say, by default in the cheapest form that pays."""
     from paceline.generate.api import load_draft
 
-    return load_draft(name, storage, head_tokens, progress=tell, **trust)  # type: ignore[arg-type]
+    return load_draft(name, storage, head_tokens, progress=progress, **trust)  # type: ignore[arg-type]
 
 
 def uses_chat(tokenizer: Any, *, raw: bool = False) -> bool:
@@ -175,7 +175,7 @@ def load_for(
         kept: how it is loaded: its dtype and storage, and whether it is invariant.
     """
     threads.give_way_where_busy()
-    with terminal.progress(f"loading {model}") as tell:
+    with terminal.progress(f"loading {model}") as progress:
         import paceline
         from paceline.core.sampling import SamplingParams
 
@@ -184,13 +184,15 @@ def load_for(
         if request["draft_model"] is not None:
             refuse_draft(model, request["drafter"], request["draft_model"])
         with terminal.transformers_is_quiet():
-            target = paceline.load(model, progress=tell, **kept, **trust)
+            target = paceline.load(model, progress=progress, **kept, **trust)
             if request["draft_model"] is not None:
-                request["draft_model"] = load_draft(request["draft_model"], *form, tell, **trust)
+                request["draft_model"] = load_draft(
+                    request["draft_model"], *form, progress, **trust
+                )
     return target
 
 
-def tell_written(paths: list[Any]) -> None:
+def print_written(paths: list[Any]) -> None:
     """Say which files were written."""
     for path in paths:
         terminal.err().print(f"written: {path}", soft_wrap=True)

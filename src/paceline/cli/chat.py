@@ -30,7 +30,7 @@ System = Annotated[
         "--system",
         metavar="TEXT",
         rich_help_panel="Prompt",
-        help="What the model is told before the conversation: a message of the system.",
+        help="A system message before the conversation.",
     ),
 ]
 
@@ -57,10 +57,10 @@ def chat(
     allow_pickle: options.AllowPickle = False,
     as_json: options.AsJson = False,
 ) -> None:
-    """Chat with a model: it is loaded once, and remembers the conversation.
+    """Chat with a model. It is loaded once, and remembers the conversation.
 
     A line is a message; /reset starts a new conversation, /exit or Ctrl-D ends, and Ctrl-C stops an
-    answer. Messages can come from a pipe too, one a line.
+    answer. Messages can also come from a pipe, one per line.
     """
     shared["drafter_options"] = drafter_settings((), {}, shared["drafter_options"] or ())
     request, form = settled(shared)
@@ -95,16 +95,16 @@ def chat(
 
 @dataclass
 class Conversation:
-    """What was said so far.
+    """The conversation so far.
 
     Args:
-        model: who answers.
+        model: the model that answers.
         request: the options of each answer.
-        system: what stands before every conversation.
-        as_json: print answers as JSON, one object a line.
+        system: the system message of every conversation.
+        as_json: print answers as JSON, one object per line.
 
     Raises:
-        InvalidInput: a model that has no chat template, or one that refuses these options.
+        InvalidInput: the model has no chat template, or refuses these options.
     """
 
     model: LanguageModel
@@ -124,18 +124,18 @@ class Conversation:
         self._num_tokens([*self.messages, {"role": "user", "content": "?"}])
 
     def reset(self) -> None:
-        """Begin anew."""
+        """Start a new conversation."""
         self.messages = [] if self.system is None else [{"role": "system", "content": self.system}]
 
     def take(self, line: str) -> None:
-        """Do what a line asks: answer it, or begin anew.
+        """Answer a line, or start a new conversation if it asks for that.
 
-        A message that is not answered is forgotten; of an answer that is interrupted, what was
+        A message that is not answered is forgotten; of an interrupted answer, the part that was
         shown is remembered.
 
         Raises:
-            InvalidInput: a message that cannot be answered.
-            KeyboardInterrupt: the user stopped the answer.
+            InvalidInput: the message cannot be answered.
+            KeyboardInterrupt: the user interrupted the answer.
         """
         if line == RESET:
             self.reset()
@@ -168,11 +168,11 @@ class Conversation:
             raise
         self.messages = [*messages, {"role": "assistant", "content": generation.text}]
         if not self.as_json:
-            self._tell(generation)
+            self._print_answer(generation)
         if limit is not None and length + len(generation.token_ids) >= limit:
             terminal.note(f"the context of {limit} tokens is full; {RESET} starts a new one")
 
-    def _tell(self, generation: Generation) -> None:
+    def _print_answer(self, generation: Generation) -> None:
         legend = not self._explained and terminal.has_colour(terminal.out())
         terminal.err().print(render.summary(generation, legend=legend), soft_wrap=True)
         self._explained |= bool(generation.spec["num_accepted_tokens"])
@@ -185,8 +185,8 @@ class Conversation:
 
 
 def _typed_lines() -> Iterator[str]:
-    """What is typed on the terminal, line by line; Ctrl-C drops the line, Ctrl-D ends."""
-    with suppress(ImportError):  # it lets `input` edit lines, where the system has it
+    """The lines typed on the terminal; Ctrl-C drops the current line, Ctrl-D ends."""
+    with suppress(ImportError):  # where available, it lets `input` edit lines
         import readline  # noqa: F401
     while True:
         try:
@@ -206,14 +206,14 @@ def _typed_lines() -> Iterator[str]:
 
 
 def is_typed() -> bool:
-    """Whether somebody sits at standard input."""
+    """Whether standard input is a terminal."""
     return sys.stdin.isatty()
 
 
 def _typed(prompt: str) -> str:
     if sys.stdout.isatty():
         return input(prompt)
-    # Standard output is for answers alone where it goes elsewhere.
+    # If standard output is redirected, it is only for answers.
     sys.stderr.write(prompt)
     sys.stderr.flush()
     line = sys.stdin.readline()

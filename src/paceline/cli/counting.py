@@ -13,7 +13,7 @@ from paceline.cli import terminal
 Step = Callable[[str], None]
 """Called before each run with its description."""
 
-Tell = Callable[[int, int, str], None]
+ReportProgress = Callable[[int, int, str], None]
 """Called with (done, total, what); each `what` is a step that goes from 0 to its total."""
 
 
@@ -49,18 +49,18 @@ def counting(total: int) -> Iterator[Step]:
 
 
 @contextmanager
-def steps() -> Iterator[Tell]:
+def steps() -> Iterator[ReportProgress]:
     """A progress reporter for named steps: bars on a terminal, elsewhere one line each."""
     console = terminal.err()
     if not console.is_terminal:
-        told: list[str] = []
+        shown: list[str] = []
 
-        def tell(done: int, total: int, text: str) -> None:
-            if text not in told:
-                told.append(text)
+        def progress(done: int, total: int, text: str) -> None:
+            if text not in shown:
+                shown.append(text)
                 console.print(text, soft_wrap=True)
 
-        yield tell
+        yield progress
         return
     bar = _bar(console)
     tasks: dict[str, int] = {}

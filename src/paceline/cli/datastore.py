@@ -1,4 +1,4 @@
-"""`paceline datastore`: the corpora that `retrieval` drafts from, built and described."""
+"""`paceline datastore`: build and describe the corpora that `retrieval` drafts from."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ app = typer.Typer(no_args_is_help=True)
 
 @app.callback()
 def datastore() -> None:
-    """Build a corpus for the drafter `retrieval`, or say what is in one."""
+    """Build a corpus for the drafter `retrieval`, or describe one."""
 
 
 @app.command("build")
@@ -30,7 +30,7 @@ def build(
         list[Path],
         typer.Argument(
             metavar="FILE...",
-            help="Texts, each a document; or JSON lines (.jsonl), each line one.",
+            help="Text files, each a document, or JSON lines (.jsonl), each line a document.",
             show_default=False,
         ),
     ],
@@ -44,7 +44,7 @@ def build(
             "--model",
             "-m",
             metavar="NAME|FOLDER|GGUF",
-            help="The model, or one with the same tokenizer, that the corpus is for.",
+            help="The model that the corpus is for, or one with the same tokenizer.",
             autocompletion=options.model_names,
         ),
     ] = DEFAULT_TOKENIZER,
@@ -53,44 +53,44 @@ def build(
         typer.Option(
             "--field",
             metavar="NAME",
-            help="Where the text of a JSON object stands: a text, or a list of texts or messages.",
+            help="The field of a JSON object with its text, or with a list of texts or messages.",
         ),
     ] = "text",
     overwrite: Annotated[
-        bool, typer.Option("--overwrite", metavar="", help="Replace STORE if it is there.")
+        bool, typer.Option("--overwrite", metavar="", help="Replace STORE if it exists.")
     ] = False,
     as_json: options.AsJson = False,
 ) -> None:
     """Build a corpus from texts: `paceline generate --drafter retrieval` then drafts from it.
 
-    It takes about 8 bytes a token on disk, and 50 in memory while it is built.
+    It takes about 8 bytes per token on disk, and 50 in memory while it is built.
     """
     if output.exists() and not overwrite:
-        raise InvalidInput(f"{output} is there already; give another path, or --overwrite")
+        raise InvalidInput(f"{output} already exists; give another path, or --overwrite")
     if output.is_dir() or not output.absolute().parent.is_dir():
-        raise InvalidInput(f"cannot write {output}: give a file in a folder that is there")
+        raise InvalidInput(f"cannot write {output}: give a file in an existing folder")
     for file in files:
         if not file.is_file():
-            raise InvalidInput(f"cannot read {file}: there is no such file")
-    with terminal.progress(f"loading the tokenizer of {tokenizer}") as tell:
-        corpus = corpus_of(files, tokenizer, field, tell)
+            raise InvalidInput(f"cannot read {file}: it does not exist")
+    with terminal.progress(f"loading the tokenizer of {tokenizer}") as progress:
+        corpus = corpus_of(files, tokenizer, field, progress)
         corpus.write(output)
     _show(output, corpus, as_json=as_json)
 
 
 @app.command("info")
 def info(
-    store: Annotated[Path, typer.Argument(metavar="STORE", help="A file that `build` made.")],
+    store: Annotated[Path, typer.Argument(metavar="STORE", help="A file made by `build`.")],
     as_json: options.AsJson = False,
 ) -> None:
-    """Say what is in a corpus, and for which tokenizer."""
+    """Describe a corpus and the tokenizer that it is for."""
     from paceline.drafting.stores.corpus import Corpus
 
     _show(store, Corpus.open(store), as_json=as_json)
 
 
-def corpus_of(files: list[Path], tokenizer: str, field: str, tell: Progress) -> Corpus:
-    """Encode the documents of the files, and put their suffixes in order."""
+def corpus_of(files: list[Path], tokenizer: str, field: str, progress: Progress) -> Corpus:
+    """Encode the documents of the files, and sort their suffixes."""
     from array import array
 
     import numpy as np
@@ -100,7 +100,7 @@ def corpus_of(files: list[Path], tokenizer: str, field: str, tell: Progress) -> 
     from paceline.text.documents import read_documents
 
     with terminal.transformers_is_quiet():
-        encoder = _tokenizer(tokenizer, tell)
+        encoder = _tokenizer(tokenizer, progress)
         ids, num_documents = array("I"), 0
         for file in files:
             size, started = file.stat().st_size, False
@@ -110,18 +110,18 @@ def corpus_of(files: list[Path], tokenizer: str, field: str, tell: Progress) -> 
                 if piece.is_last and started:
                     ids.append(MARK)
                     num_documents, started = num_documents + 1, False
-                tell(piece.num_bytes, size, f"reading {file.name}")
+                progress(piece.num_bytes, size, f"reading {file.name}")
     if len(ids) == num_documents:
-        raise InvalidInput("there is no text in these files; a corpus needs some")
+        raise InvalidInput("these files have no text; a corpus needs some")
     highest = max(token for token in set(ids) if token != MARK)
     ids.extend([MARK] * DEPTH)
     if len(ids) >= 2**31:
-        raise InvalidInput(f"the files hold {len(ids)} tokens; a corpus takes less than 2 ** 31")
+        raise InvalidInput(f"the files have {len(ids)} tokens; a corpus takes less than 2 ** 31")
     tokens = np.frombuffer(ids, np.uint32)
     size = tokens.nbytes
 
-    def told(done: int, total: int) -> None:
-        tell(size * done // total, size, "putting the suffixes in order")
+    def sort_progress(done: int, total: int) -> None:
+        progress(size * done // total, size, "sorting the suffixes")
 
     about = {
         "tokenizer": tokenizer,
@@ -129,17 +129,17 @@ def corpus_of(files: list[Path], tokenizer: str, field: str, tell: Progress) -> 
         "num_documents": str(num_documents),
         "highest": str(highest),
     }
-    return Corpus(tokens, suffix_order(tokens, told), about, "the new datastore")
+    return Corpus(tokens, suffix_order(tokens, sort_progress), about, "the new datastore")
 
 
-def _tokenizer(name: str, tell: Progress) -> Any:
+def _tokenizer(name: str, progress: Progress) -> Any:
     from paceline.models import load_tokenizer, resolve
     from paceline.models.loading import native_dtype
 
     folder = Path(name).expanduser()
     if (folder / "tokenizer.json").is_file() or (folder / "tokenizer_config.json").is_file():
         return load_tokenizer(folder)
-    return load_tokenizer(resolve(name, dtype=native_dtype(), progress=tell).folder)
+    return load_tokenizer(resolve(name, dtype=native_dtype(), progress=progress).folder)
 
 
 def _show(path: Path, corpus: Corpus, *, as_json: bool) -> None:

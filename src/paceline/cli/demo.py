@@ -86,11 +86,11 @@ def demo(
     """
     if threads.give_way_where_busy():
         terminal.note("the machine is busy with other work; on a quiet one both ways are faster")
-    with terminal.progress(f"loading {model}") as tell:
+    with terminal.progress(f"loading {model}") as progress:
         import paceline
 
         with terminal.transformers_is_quiet():
-            target = paceline.load(model, dtype="float32", progress=tell)
+            target = paceline.load(model, dtype="float32", progress=progress)
     console = terminal.out()
     view: View = Silent() if as_json else Lines(console)
     if not as_json:

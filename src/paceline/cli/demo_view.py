@@ -1,4 +1,4 @@
-"""How `paceline demo` looks: panels that grow on a terminal, plain lines elsewhere."""
+"""The output of `paceline demo`: growing panels on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -19,25 +19,25 @@ if TYPE_CHECKING:
     from paceline.generate.api import Generation, Piece
 
 SAME = 0.05
-"""A speed-up within this of 1 is called no difference: repeated timings move by as much."""
+"""A speed-up this close to 1 is called no difference: repeated timings vary as much."""
 
 _NARROW = 70
-"""Below this many columns, the panels stand one above the other."""
+"""Below this many columns, the panels are shown one above the other."""
 
 
 def verdict(comparison: Comparison) -> str:
-    """What came of one prompt, in words."""
+    """The result for one prompt, in words."""
     return f"{_speed_in_words(comparison)} {_tokens_in_words(comparison.difference)}"
 
 
 def _speed_in_words(comparison: Comparison) -> str:
     speedup, pairs = comparison.speedup, comparison.speedups
     if speedup is None:
-        return "No token came."
+        return "No tokens were generated."
     if min(pairs) < 1 - SAME and max(pairs) > 1 + SAME:
         return (
-            f"The timings disagree: speculation took from {min(pairs):.2f} to {max(pairs):.2f} "
-            "times the speed of plain decoding. The machine is busy with something else; try again."
+            f"The timings disagree: speculation ran at {min(pairs):.2f} to {max(pairs):.2f} times "
+            "the speed of plain decoding. The machine is busy with something else; try again."
         )
     if speedup > 1 + SAME:
         return f"Speculation was {speedup:.2f} times as fast as plain decoding."
@@ -59,47 +59,47 @@ def _tokens_in_words(difference: Difference | None) -> str:
         else "more than rounding explains: please report this as a fault"
     )
     return (
-        f"The tokens are NOT identical: they part at token {difference.position + 1}, where plain "
-        f"decoding says {difference.plain!r} and speculation {difference.speculative!r}. The two "
+        f"The tokens are NOT identical: they diverge at token {difference.position + 1}, where "
+        f"plain decoding has {difference.plain!r} and speculation {difference.speculative!r}. The two "
         f"best logits are {difference.gap:.2g} apart there: {why}."
     )
 
 
 def speed_caption(generations: Sequence[Generation]) -> str:
-    """How fast the answers came, and what a round gave: two short lines."""
+    """The speed of the answers and the tokens per round, in two short lines."""
     rate, spec = typical_speed(generations), generations[0].spec
     length, accepted = spec["mean_acceptance_length"], spec["draft_acceptance_rate"]
     return "\n".join(
         [
             "no tokens" if rate is None else f"{rate:.1f} tokens/s",
-            ("no rounds" if length is None else f"{length:.2f} tokens a round")
+            ("no rounds" if length is None else f"{length:.2f} tokens per round")
             + ("" if accepted is None else f", {accepted:.0%} accepted"),
         ]
     )
 
 
 class View(Protocol):
-    """What is shown while the demo runs."""
+    """The display of the running demo."""
 
     def begin(self, number: int, case: Case) -> AbstractContextManager[object]:
-        """Show a prompt; the context holds while it is being answered."""
+        """Show a prompt; the context lasts while it is being answered."""
         ...
 
     def show(self, kind: str, pieces: Sequence[Piece]) -> None:
-        """Show an answer as far as it has come; `kind` is plain or speculative."""
+        """Show an answer so far; `kind` is plain or speculative."""
         ...
 
     def step(self, repeat: int) -> None:
-        """A timed pair begins."""
+        """Show that a timed pair begins."""
         ...
 
     def finish(self, comparison: Comparison) -> None:
-        """Show what came of the prompt."""
+        """Show the result for the prompt."""
         ...
 
 
 class Silent:
-    """Shows nothing but the steps, on standard error: for JSON."""
+    """Shows only the steps, on standard error, for JSON output."""
 
     def begin(self, number: int, case: Case) -> AbstractContextManager[object]:
         """See `View.begin`."""
@@ -111,13 +111,13 @@ class Silent:
 
     def step(self, repeat: int) -> None:
         """See `View.step`."""
-        _tell_step(repeat)
+        _print_step(repeat)
 
     def finish(self, comparison: Comparison) -> None:
         """See `View.finish`."""
 
 
-def _tell_step(repeat: int) -> None:
+def _print_step(repeat: int) -> None:
     terminal.err().print(f"  timing pair {repeat}")
 
 
@@ -137,7 +137,7 @@ class Lines:
 
     def step(self, repeat: int) -> None:
         """See `View.step`."""
-        _tell_step(repeat)
+        _print_step(repeat)
 
     def finish(self, comparison: Comparison) -> None:
         """See `View.finish`."""
@@ -166,7 +166,7 @@ class Screen:
 
     def __init__(self, console: Console, repeats: int) -> None:
         self._console, self._repeats = console, repeats
-        # Drawn by hand, so that no thread of its own takes time from what is being timed.
+        # Refreshed by hand, so that no extra thread takes time from what is being timed.
         self._live = Live(console=console, auto_refresh=False, transient=True)
         self._texts = {"plain": Text(), "speculative": Text()}
 
@@ -209,7 +209,7 @@ class Screen:
 
 
 def panels(texts: dict[str, Text], captions: dict[str, str], width: int) -> Table:
-    """Both answers in panels: side by side, or one above the other where that is too narrow."""
+    """Both answers in panels: side by side, or one above the other on a narrow terminal."""
     table = Table.grid(expand=True)
     found: list[Any] = []
     for kind, title in (("plain", "plain"), ("speculative", "speculative (ngram)")):

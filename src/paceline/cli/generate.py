@@ -101,7 +101,7 @@ def generate(
     stream: options.Stream = None,
     as_json: options.AsJson = False,
 ) -> None:
-    """Generate text. Accepted draft tokens, which came for free, are coloured."""
+    """Generate text. Accepted draft tokens are coloured."""
     if as_json and stream:
         raise InvalidInput("--json prints one object at the end; leave --stream out")
     if shared["logprobs"] is not None and not as_json:

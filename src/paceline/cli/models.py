@@ -104,8 +104,8 @@ def fetch_model(
     as_json: options.AsJson = False,
 ) -> None:
     """Download a model, check it, and print its path."""
-    with terminal.progress(f"fetching {name}") as tell:
-        path = fetch(name, progress=tell)
+    with terminal.progress(f"fetching {name}") as progress:
+        path = fetch(name, progress=progress)
     if as_json:
         terminal.print_json({"name": name, "path": str(path)})
     else:

@@ -126,7 +126,7 @@ Invariant = Annotated[
     _switch(
         "--invariant",
         panel=MODEL,
-        about="Passes of one fixed shape: bit for bit the same tokens, whatever is drafted.",
+        about="Passes of one fixed shape: bit for bit the same tokens, whatever the drafts.",
     ),
 ]
 TrustRemoteCode = Annotated[

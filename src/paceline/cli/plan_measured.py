@@ -91,22 +91,22 @@ def run(request: Request, *, as_json: bool) -> None:
         choice = _choice(costs, methods, decision)
         settings = export(request.engine, choice)
         engine_notes = notes(request.engine, choice)
-    told, beside = sentences(decision), _memory(costs, decision)
+    advice, beside = sentences(decision), _memory(costs, decision)
     if beside is not None:
-        told.append(memory_sentence(*beside))
-    told += engine_notes
+        advice.append(memory_sentence(*beside))
+    advice += engine_notes
     if as_json:
         terminal.print_json(
             {
                 "costs": costs.to_json(),
                 **decision.to_json(),
                 "memory": None if beside is None else memory_json(beside[0]),
-                "advice": told,
+                "advice": advice,
                 "export": settings,
             }
         )
         return
-    _show(decision, told, settings)
+    _show(decision, advice, settings)
 
 
 def _check(request: Request) -> None:
@@ -151,20 +151,23 @@ def _acceptance(request: Request) -> list[MeasuredAcceptance]:
 
 def _measure(request: Request, found: Sequence[MeasuredAcceptance]) -> Costs:
     threads.give_way_where_busy()
-    with terminal.progress(f"loading {request.model}") as tell, terminal.transformers_is_quiet():
+    with (
+        terminal.progress(f"loading {request.model}") as progress,
+        terminal.transformers_is_quiet(),
+    ):
         import paceline
         from paceline.workbench.plan.measure import measure_memory, measure_method, measure_passes
 
-        model = paceline.load(request.model, progress=tell)
+        model = paceline.load(request.model, progress=progress)
         drafts = {
-            source: load_draft(*source, tell)
+            source: load_draft(*source, progress)
             for source in dict.fromkeys(item.draft for item in found)
             if source is not None
         }
     prompt: Any = [{"role": "user", "content": TEXT}] if uses_chat(model.tokenizer) else TEXT
     tokens = model.encode(prompt)
-    with steps() as told:
-        passes = measure_passes(model.target, tokens, tell=told)
+    with steps() as progress:
+        passes = measure_passes(model.target, tokens, progress=progress)
         memory = {PLAIN: asdict(measure_memory(model.decoder, tokens))}
         methods: dict[str, MethodCosts] = {}
         for item in [MeasuredAcceptance(PLAIN, "none", {}), *found]:
@@ -176,7 +179,7 @@ def _measure(request: Request, found: Sequence[MeasuredAcceptance]) -> Costs:
             # A rule that takes any draft; the choice of the rule hardly changes the time.
             verifier = make_verifier(None, drafter)
             methods[item.name] = measure_method(
-                model.target, drafter, verifier, [tokens], name=item.name, tell=told
+                model.target, drafter, verifier, [tokens], name=item.name, progress=progress
             )
     used = {item.name: None if item.draft is None else item.draft._asdict() for item in found}
     return Costs(model.name, passes, methods, memory, used, environment())
@@ -238,12 +241,12 @@ def _choice(costs: Costs, methods: Sequence[Method], decision: Decision) -> Choi
     )
 
 
-def _show(decision: Decision, told: Sequence[str], settings: str | None) -> None:
+def _show(decision: Decision, advice: Sequence[str], settings: str | None) -> None:
     console = terminal.out()
     show_table(console, plan_view.prediction_table(decision))
     if decision.by_batch or decision.by_context:
         show_table(console, plan_view.elsewhere_table(decision))
-    for sentence in told:
+    for sentence in advice:
         console.print(sentence, soft_wrap=True)
     if settings is not None:
         console.print()

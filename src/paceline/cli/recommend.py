@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from paceline.cli import bench, bench_options, options, terminal, threads
-from paceline.cli.calls import DEFAULT_MODEL, default_draft, tell_written, uses_chat
+from paceline.cli.calls import DEFAULT_MODEL, default_draft, print_written, uses_chat
 from paceline.cli.counting import steps
 from paceline.drafting.tuned import tuned_file
 from paceline.errors import InvalidInput, PacelineError
@@ -163,7 +163,7 @@ def recommend(
             "storage": storage,
         },
     }
-    _tell(Recommendation(methods, measured, refused, about), outputs, as_json=as_json)
+    _print_result(Recommendation(methods, measured, refused, about), outputs, as_json=as_json)
     if measured.interrupted:
         raise typer.Exit(bench.INTERRUPTED)
 
@@ -212,15 +212,15 @@ def _refused(
 def _measure(setting: Setting, start: float, budget: int) -> Measured | None:
     from paceline.workbench.recommend.measure import measure
 
-    with steps() as tell:
+    with steps() as progress:
 
-        def told(what: str) -> None:
-            tell(min(int(monotonic() - start), budget), budget, what)
+        def report_step(what: str) -> None:
+            progress(min(int(monotonic() - start), budget), budget, what)
 
-        return measure(setting, monotonic, start + budget, told)
+        return measure(setting, monotonic, start + budget, report_step)
 
 
-def _tell(found: Recommendation, outputs: Outputs, *, as_json: bool) -> None:
+def _print_result(found: Recommendation, outputs: Outputs, *, as_json: bool) -> None:
     from paceline.workbench.recommend.report import report, terminal_sections
     from paceline.workbench.report import to_html, to_markdown
     from paceline.workbench.report.console import show
@@ -238,4 +238,4 @@ def _tell(found: Recommendation, outputs: Outputs, *, as_json: bool) -> None:
         contents["--output"] = lambda: json.dumps(found.settings(), indent=1) + "\n"
     else:
         outputs = Outputs({name: path for name, path in outputs.paths.items() if name in contents})
-    tell_written(outputs.write(contents))
+    print_written(outputs.write(contents))

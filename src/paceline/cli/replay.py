@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from paceline.cli import bench, bench_options, options, terminal, threads
-from paceline.cli.calls import DEFAULT_MODEL, default_draft, tell_written, uses_chat
+from paceline.cli.calls import DEFAULT_MODEL, default_draft, print_written, uses_chat
 from paceline.cli.counting import counting
 from paceline.errors import InvalidInput
 from paceline.generate.choice import choose_drafter
@@ -160,7 +160,7 @@ def replay(
         terminal.error("interrupted; nothing is reported")
         raise typer.Exit(bench.INTERRUPTED) from None
     about["seconds"] = perf_counter() - start
-    _tell(result, outputs, as_json=as_json)
+    _print_result(result, outputs, as_json=as_json)
 
 
 def _refuse(method: Method) -> None:
@@ -181,13 +181,13 @@ def _tokenizer_alone(
     name: str, params: Any, seed: int, trust: dict[str, Any]
 ) -> tuple[Any, Reader]:
     """The tokenizer of a model, and a reader that needs no model."""
-    with terminal.progress(f"loading the tokenizer of {name}") as tell:
+    with terminal.progress(f"loading the tokenizer of {name}") as progress:
         from paceline.core.target import TargetInfo
         from paceline.models import load_tokenizer, resolve
         from paceline.models.loading import native_dtype
         from paceline.workbench.replay.drafts import Reader
 
-        files = resolve(name, dtype=native_dtype(), progress=tell, **trust)
+        files = resolve(name, dtype=native_dtype(), progress=progress, **trust)
         tokenizer = load_tokenizer(files.folder, trust_remote_code=trust["trust_remote_code"])
     info = TargetInfo(name, len(tokenizer))
     return tokenizer, Reader(info, params, None, by_target=True, seed=seed)
@@ -197,7 +197,7 @@ def _built(method: Method, tokenizer: Any) -> Drafter:
     return make_drafter(choose_drafter(method.drafter, method.settings), {}, tokenizer)
 
 
-def _tell(result: Any, outputs: Outputs, *, as_json: bool) -> None:
+def _print_result(result: Any, outputs: Outputs, *, as_json: bool) -> None:
     from paceline.workbench.replay.report import report, terminal_sections
     from paceline.workbench.report import to_html, to_markdown
     from paceline.workbench.report.console import show
@@ -213,4 +213,4 @@ def _tell(result: Any, outputs: Outputs, *, as_json: bool) -> None:
             "--markdown": lambda: to_markdown(report(result, plots=False)),
         }
     )
-    tell_written(written)
+    print_written(written)

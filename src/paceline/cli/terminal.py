@@ -26,7 +26,7 @@ from rich.spinner import Spinner
 from rich.text import Text
 
 if TYPE_CHECKING:
-    from paceline.models.cache import Progress as Tell
+    from paceline.models.cache import Progress as ReportProgress
 
 ACCEPTED = "green"
 """The style of text that came from an accepted draft token."""
@@ -126,7 +126,7 @@ def transformers_is_quiet() -> Iterator[None]:
 
 
 @contextmanager
-def progress(about: str) -> Iterator[Tell]:
+def progress(about: str) -> Iterator[ReportProgress]:
     """A progress reporter for slow steps: a bar on a terminal, elsewhere a line per new step.
 
     Args:

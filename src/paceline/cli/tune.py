@@ -1,4 +1,4 @@
-"""`paceline tune`: settings that are looked for on the model itself, and kept for later calls."""
+"""`paceline tune`: search for drafter settings on a model, and keep them for later calls."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def _option(*names: str, panel: str, about: str, **settings: Any) -> Any:
 
 @app.callback()
 def tune() -> None:
-    """Look for settings of a drafter on a model, and keep them for it."""
+    """Search for settings of a drafter on a model, and keep them."""
 
 
 @app.command("layer-skip")
@@ -46,8 +46,8 @@ def layer_skip(
             "--prompts",
             panel=_WHAT,
             metavar="FILE",
-            about="Prompts like those to come: JSON lines with turns, prompt or messages, or plain "
-            "text, one a line; - is standard input.",
+            about="Typical prompts: JSON lines with turns, prompt or messages, or plain "
+            "text, one per line; - is standard input.",
         ),
     ],
     limit: Annotated[
@@ -72,7 +72,7 @@ def layer_skip(
             panel=_HOW_MUCH,
             metavar="N",
             min=1,
-            about="The longest answer that sets are tried on, in tokens.",
+            about="The maximum length of the answers that sets are tried on, in tokens.",
         ),
     ] = DEFAULT_MAX_TOKENS,
     num_draft_tokens: Annotated[
@@ -100,21 +100,21 @@ def layer_skip(
             "-o",
             panel=_OUTPUT,
             metavar="FILE",
-            about="Write the settings here, for --drafter-option tuned=FILE. Left out, they are "
+            about="Write the settings here, for --drafter-option tuned=FILE. By default they are "
             "kept in the cache folder, where layer-skip finds them by the model's name.",
         ),
     ] = None,
     as_json: options.AsJson = False,
 ) -> None:
-    """Find the layers that a draft can leave out, by Bayesian optimisation.
+    """Find the layers that a draft can skip, by Bayesian optimisation.
 
     Ctrl-C ends the search and keeps the best set so far.
     """
-    if find_spec("optuna") is None:  # found before the work that would be lost
+    if find_spec("optuna") is None:  # checked first, before any work is done
         raise MissingExtra.needed("tune", "searches for settings")
     items = select(read_items(prompts), limit=limit)
     threads.give_way_where_busy()
-    with terminal.progress(f"loading {model}") as tell:
+    with terminal.progress(f"loading {model}") as progress:
         import paceline
         from paceline.workbench import tune as search
         from paceline.workbench.tune.evaluate import layered
@@ -124,22 +124,22 @@ def layer_skip(
                 model,
                 dtype=dtype,
                 storage=storage,
-                progress=tell,
+                progress=progress,
                 trust_remote_code=trust_remote_code,
             )
         target = layered(loaded)
     chat = uses_chat(loaded.tokenizer, raw=raw)
-    with steps() as told:
+    with steps() as progress:
         samples = search.record(
             loaded,
             [item.as_prompt(chat=chat) for item in items],
             max_tokens,
             num_draft_tokens,
-            told,
+            progress,
         )
-        told(0, 1, "timing the layers")
+        progress(0, 1, "timing the layers")
         costs = search.measure_costs(target, samples[0], num_draft_tokens)
-        told(1, 1, "timing the layers")
+        progress(1, 1, "timing the layers")
         slot = target.open(1)
         from paceline.drafting.self_draft import layers_of  # it imports torch
 
@@ -151,7 +151,7 @@ def layer_skip(
             num_layers,
             trials=trials,
             seed=seed,
-            tell=told,
+            progress=progress,
         )
     file = tuned_file("layer-skip", loaded.name) if output is None else output
     settings = to_json(found, costs, loaded.name, num_layers, len(samples))
@@ -188,7 +188,7 @@ def to_json(
 
 
 def sentences(found: Found, num_layers: int) -> list[str]:
-    """What was found, in words."""
+    """The result, in words."""
     best = found.best
     lines = [
         f"{'Stopped after' if found.interrupted else 'Tried'} {found.trials} sets of the "

@@ -41,11 +41,11 @@ def test_a_pass_that_is_off_is_a_fault(prompts):
     assert finding.verdict is Verdict.FAULT
     row = next(row for row in finding.evidence if row["result"] == "fault")
     assert row["deviation"] > row["tolerance"]
-    assert f"first prompt {row['prompt']} at token {row['position']}" in finding.summary
+    assert f"first: prompt {row['prompt']}, token {row['position']}" in finding.summary
 
 
 def test_without_an_accepted_draft_token_nothing_is_proved(prompts):
     options = {"drafter": "none", "num_draft_tokens": 0}
     finding = check_greedy(over(TableTarget(cycle(0.7))), prompts, options, max_tokens=4)
     assert finding.verdict is Verdict.INCONCLUSIVE
-    assert "not at work" in finding.summary
+    assert "nothing was tested" in finding.summary

@@ -108,7 +108,7 @@ def test_log_probabilities_of_zero_are_not_believed():
     assert findings(told)["greedy equality"].verdict is Verdict.PASS
     probabilities = findings(told)["log-probabilities"]
     assert probabilities.verdict is Verdict.FAULT
-    assert probabilities.numbers["told_0"] == 12 * len(ITEMS)
+    assert probabilities.numbers["reported_0"] == 12 * len(ITEMS)
 
 
 def test_too_many_tokens_are_a_fault():

@@ -7,7 +7,7 @@ from paceline.workbench.report import to_html, to_markdown
 FOUND = Audit(
     {"model": "m", "drafter": "ngram", "sampling": {"temperature": 1.0}},
     (
-        Finding("exact law", Verdict.PASS, "All is <well>.", {"runs": 12}),
+        Finding("exact distribution", Verdict.PASS, "All is <well>.", {"runs": 12}),
         Finding(
             "greedy equality",
             Verdict.TIE_LIMITED,

@@ -102,7 +102,7 @@ def test_without_accepted_drafts_nothing_is_proved(prompts) -> None:
     options = {"temperature": 1.0, "drafter": "none", "num_draft_tokens": 0}
     finding = check_sampling(over(TableTarget(cycle(0.5))), prompts, options, settings)
     assert finding.verdict is Verdict.INCONCLUSIVE
-    assert "not at work" in finding.summary
+    assert "nothing was tested" in finding.summary
 
 
 def test_a_model_that_says_other_things_when_it_is_drafted_for_is_a_fault(prompts) -> None:

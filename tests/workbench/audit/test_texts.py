@@ -41,7 +41,7 @@ def test_what_cannot_be_told():
     assert part("a", "b", None, tolerance=0.1).label == "unclassified"
     assert part("a", "b", Reply("a"), tolerance=0.1).label == "unclassified"
     other = part("The cat", "The dog", told([("A", -0.1), ("The", -0.2)]), tolerance=0.1)
-    assert "answered otherwise" in other.reason
+    assert "answered differently" in other.reason
     longer = part("The cat", "The cat sat", ANSWER, tolerance=0.1)
     assert longer.label == "unclassified"
     alone = told([("The", -0.1)])

@@ -70,7 +70,7 @@ def test_every_slot_is_closed_and_steps_are_told() -> None:
 
     counting = Counting(torch.full((7,), 1 / 7, dtype=torch.float64), max_length=64)
     measure_passes(
-        counting, [1], context=8, rows=(1, 5), repeats=1, tell=lambda *step: told.append(step)
+        counting, [1], context=8, rows=(1, 5), repeats=1, progress=lambda *step: told.append(step)
     )
     assert not open_slots
     assert [done for done, _, _ in told] == list(range(told[0][1]))

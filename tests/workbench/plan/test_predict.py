@@ -120,7 +120,7 @@ def test_at_a_batch_rows_add_up_and_drafts_are_made_one_after_another() -> None:
     ("counts", "k", "message"),
     [
         (AcceptanceCounts(), 2, "no rounds"),
-        (AcceptanceCounts.from_rounds([(2, 1)]), 3, "says nothing of k = 3"),
+        (AcceptanceCounts.from_rounds([(2, 1)]), 3, "says nothing about k = 3"),
     ],
 )
 def test_what_cannot_be_predicted(counts: AcceptanceCounts, k: int, message: str) -> None:
@@ -150,7 +150,7 @@ class TestDecisions:
         assert sentences(found) == [
             "Do not use speculation here: the best, poor with k = 1, would give 0.73 times the "
             f"speed of plain decoding ({found.rows[0].low:.2f} to {found.rows[0].high:.2f}), "
-            "1.10 tokens a round."
+            "1.10 tokens per round."
         ]
         assert decide([], FLAT).best is None
 

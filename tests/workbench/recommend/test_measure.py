@@ -115,11 +115,11 @@ def test_a_gain_that_the_check_does_not_confirm_is_not_recommended(
     ]
     result = recommendation(found)
     assert result.method.name == "none"
-    assert "the best, `suffix,k=auto`, came to 1.00" in verdicts(result)[0].text
+    assert "the best, `suffix,k=auto`, had 1.00" in verdicts(result)[0].text
 
 
 def test_noise_is_no_recommendation(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Twice as fast with 1.2 tokens a round cannot be."""
+    """Twice as fast with 1.2 tokens per round cannot be."""
     result = recommendation(measured(monkeypatch, Machine(possible=1.2), budget=400.0))
     assert not result.is_possible
     assert verdicts(result)[0].word == "measure again"

@@ -168,7 +168,7 @@ def test_teacher_forcing_is_the_model_itself_whatever_the_block(model: Any) -> N
 
 def test_what_a_text_cannot_say_is_refused(model: Any, near: Any) -> None:
     text = RecordedText("0", "a", PROMPTS[0], tiny_models.tokens_of(8, 1))
-    with pytest.raises(InvalidInput, match="draws its tokens"):
+    with pytest.raises(InvalidInput, match="samples its tokens"):
         replayed(
             model, options_of("sure", model, near), [text], 3, temperature=1.0, target=model.target
         )

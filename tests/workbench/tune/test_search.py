@@ -29,7 +29,7 @@ def rates(skip: SkipSet) -> Sequence[float]:
 
 
 def found(trials: int, seed: int = 0) -> Found:
-    return search(rates, COSTS, LAYERS, trials=trials, seed=seed, tell=quiet)
+    return search(rates, COSTS, LAYERS, trials=trials, seed=seed, progress=quiet)
 
 
 @pytest.mark.parametrize("seed", [0, 1])
@@ -48,7 +48,7 @@ def test_the_optimiser_goes_on_from_a_wrong_start() -> None:
         both = 0.95 if pair <= skip.mlp and not skip.attention else 0.5
         return [both * 0.3 ** len(skip.mlp ^ pair)] * 2
 
-    result = search(twisted, COSTS, 4, trials=150, seed=0, tell=quiet)
+    result = search(twisted, COSTS, 4, trials=150, seed=0, progress=quiet)
     assert result.best.skip == SkipSet(mlp=pair)
 
 
@@ -61,7 +61,7 @@ def test_a_seed_gives_the_same_search() -> None:
             LAYERS,
             trials=40,
             seed=3,
-            tell=quiet,
+            progress=quiet,
         )
     assert tried[0] == tried[1]
     assert tried[0][:2] == [SkipSet(), every_second(LAYERS)]
@@ -78,7 +78,7 @@ def test_ctrl_c_keeps_the_best_so_far() -> None:
             raise KeyboardInterrupt
         return rates(skip)
 
-    result = search(interrupted, COSTS, LAYERS, trials=50, seed=0, tell=quiet)
+    result = search(interrupted, COSTS, LAYERS, trials=50, seed=0, progress=quiet)
     assert (result.trials, result.interrupted) == (7, True)
     assert result.best.speedup == max(result.history)
 
@@ -88,7 +88,7 @@ def test_ctrl_c_before_anything_was_tried_ends_the_command() -> None:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        search(at_once, COSTS, LAYERS, trials=5, seed=0, tell=quiet)
+        search(at_once, COSTS, LAYERS, trials=5, seed=0, progress=quiet)
 
 
 def test_the_score_takes_the_length_that_suits_best() -> None:

@@ -115,7 +115,7 @@ def test_line_separators_within_a_text_end_no_line(tmp_path: Path) -> None:
         ({"prompt": "x", "answer_token_ids": [1, -2]}, "answer_token_ids must be a list"),
         ({"prompt": "x", "max_tokens": 0}, "max_tokens must be a whole number above 0"),
         ({"prompt": "x", "answer": []}, "answer must be a text"),
-        ({"prompt": "x", "id": "first"}, "the id 'first' stands on line 1 already"),
+        ({"prompt": "x", "id": "first"}, "the id 'first' is already used on line 1"),
     ],
 )
 def test_a_malformed_line_is_named(tmp_path: Path, line: Any, part: str) -> None:
@@ -129,7 +129,7 @@ def test_a_malformed_line_is_named(tmp_path: Path, line: Any, part: str) -> None
 def test_files_without_prompts_and_files_that_are_none(tmp_path: Path) -> None:
     for name in ("a.jsonl", "b.txt", "c"):
         (tmp_path / name).write_text("\n \n")
-        with pytest.raises(InvalidInput, match="holds no prompt"):
+        with pytest.raises(InvalidInput, match="has no prompt"):
             read_items(tmp_path / name)
     with pytest.raises(InvalidInput, match=r"cannot read .*: No such file"):
         read_items(tmp_path / "none.jsonl")
@@ -156,7 +156,7 @@ def test_each_answer_of_a_chat_is_a_record(tmp_path: Path) -> None:
 
 
 def test_a_file_without_answers_is_no_record(tmp_path: Path) -> None:
-    with pytest.raises(InvalidInput, match="holds no recorded answer"):
+    with pytest.raises(InvalidInput, match="has no recorded answer"):
         read_records(lines(tmp_path, {"prompt": "a"}))
 
 
@@ -171,7 +171,7 @@ def test_the_texts_of_a_folder(tmp_path: Path) -> None:
         ("b.txt", "all", "text"),
         ("code/a.py", "code", "x = 1\n"),
     ]
-    with pytest.raises(InvalidInput, match="holds no text"):
+    with pytest.raises(InvalidInput, match="has no text"):
         read_texts(tmp_path / "none")
 
 

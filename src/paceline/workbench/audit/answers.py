@@ -1,4 +1,4 @@
-"""Answers of a loaded model for an audit: what `generate` would run, with the logits kept."""
+"""Answers of a loaded model for an audit, as `generate` would make them, with their logits."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from paceline.workbench.audit.scripts import Parts
 
 
 class NamedPrompt(NamedTuple):
-    """A prompt as `generate` takes it, and how reports call it."""
+    """A prompt as `generate` takes it, and its name in reports."""
 
     name: str
     prompt: Prompt
@@ -40,7 +40,7 @@ class Answer:
 
     Args:
         tokens: of the answer.
-        logits: the target's `[V]` behind which each was chosen; empty unless asked for.
+        logits: the target's logits `[V]` from which each was chosen; empty unless asked for.
         num_draft_tokens, num_accepted_tokens: over all rounds.
     """
 
@@ -51,9 +51,9 @@ class Answer:
 
 
 def plainly(options: Mapping[str, Any]) -> dict[str, Any]:
-    """The options of plain decoding beside `options`: the same but for drafting.
+    """The options of plain decoding to compare with `options`: the same, without drafting.
 
-    The rule stays where it couples: without a draft it decides which noise a token is drawn with.
+    A coupled rule is kept: without a draft it decides which noise a token is drawn with.
     """
     kept = {name: value for name, value in options.items() if name not in _DRAFTING}
     return {**kept, "drafter": NoDrafter(), "controller": FixedController(0)}
@@ -81,14 +81,14 @@ def answers(
     seeds: Sequence[int] | None = None,
     logits: bool = False,
 ) -> list[Answer]:
-    """The answers to several prompts, decoded together; each with its seed, where seeds are given.
+    """The answers to several prompts, decoded together; each with its seed, if seeds are given.
 
     Args:
         model: the target.
-        prompts: one an answer.
+        prompts: one per answer.
         options: of `LanguageModel.generate`.
-        seeds: one a prompt.
-        logits: keep them.
+        seeds: one per prompt.
+        logits: whether to keep the logits.
     """
     if seeds is None:
         jobs = model.prepare(prompts, **options)
@@ -114,13 +114,13 @@ def answers(
 
 
 def dtype_of(model: LanguageModel) -> torch.dtype:
-    """The number format that the model computes in; float32, the strictest, where it is unknown."""
+    """The dtype that the model computes in; float32, the strictest, if it is unknown."""
     dtype = getattr(model.decoder, "dtype", None)
     return dtype if isinstance(dtype, torch.dtype) else torch.float32
 
 
 def text_of(model: LanguageModel, tokens: Sequence[int]) -> str:
-    """Tokens as text, for reports; their ids where there is no tokenizer."""
+    """Tokens as text, for reports; their ids if there is no tokenizer."""
     if model.tokenizer is None:
         return str(list(tokens))
     return str(model.tokenizer.decode(list(tokens)))

@@ -1,6 +1,6 @@
-"""A client of servers with OpenAI's interface: completions and chat, with what can go wrong told.
+"""A client of OpenAI-compatible servers, completions and chat, with clear errors.
 
-httpx is imported when a client is made: it comes with the extra `workbench`.
+httpx is imported when a client is made, because it is in the extra `workbench`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from paceline.errors import EndpointError, InvalidInput, MissingExtra
 Api = Literal["completions", "chat"]
 
 TOP = 5
-"""How many of the most probable tokens are asked for; OpenAI's completions give no more."""
+"""The number of top log-probabilities to ask for; OpenAI's completions give no more."""
 
 _RETRIED = frozenset({408, 429, 500, 502, 503, 504})
 _SHOWN = 200
@@ -32,9 +32,9 @@ class EndpointSettings:
         model: the name under which it serves the model; None takes the one that it lists.
         api: `completions` sends a text as it is, `chat` sends messages.
         timeout: seconds for one answer.
-        retries: how often a request is sent again that failed in a way that may pass.
-        pause: seconds before the first retry; doubled for each that follows.
-        headers: sent along (`Authorization`, say).
+        retries: how often a request is sent again after a transient error.
+        pause: seconds before the first retry; doubled before each further one.
+        headers: sent with each request, for example `Authorization`.
     """
 
     model: str | None = None
@@ -54,12 +54,12 @@ class EndpointSettings:
 
 @dataclass(frozen=True, slots=True)
 class TokenScore:
-    """A token of an answer as the server tells it.
+    """A token of an answer, as the server reports it.
 
     Args:
         text: of the token.
         logprob: its log-probability.
-        top: the most probable tokens there, with theirs; the best first.
+        top: the most probable tokens there with their log-probabilities, the best first.
     """
 
     text: str
@@ -73,9 +73,9 @@ class Reply:
 
     Args:
         text: of the answer.
-        finish_reason: as the server says it.
-        num_tokens: of the answer; None where the server does not count.
-        scores: token by token; None where the server gives none.
+        finish_reason: as the server gives it.
+        num_tokens: of the answer; None if the server does not count.
+        scores: token by token; None if the server gives none.
     """
 
     text: str
@@ -85,15 +85,15 @@ class Reply:
 
 
 class Endpoint:
-    """One server. Threads may share it; use it as a context, or close it.
+    """One server. Threads may share it. Use it as a context manager, or close it.
 
     Args:
         url: of the server, with or without `/v1` at the end.
-        settings: None takes the defaults.
+        settings: None means the defaults.
         transport: of httpx, for tests.
 
     Raises:
-        InvalidInput: no http or https address.
+        InvalidInput: the address is not http or https.
         MissingExtra: httpx is not installed.
     """
 
@@ -128,7 +128,7 @@ class Endpoint:
         self._client.close()
 
     def identify(self) -> str:
-        """The name of the model to ask for: the one that was given, else the only one it lists.
+        """The name of the model to ask for: that in the settings, else the only one that it lists.
 
         Raises:
             EndpointError: it cannot be reached, or does not list exactly one.
@@ -163,8 +163,8 @@ class Endpoint:
         Args:
             prompt: a text for completions, messages for chat.
             max_tokens: the longest answer.
-            options: sent as they are: `temperature`, `seed`, ...
-            logprobs: ask for them.
+            options: sent unchanged: `temperature`, `seed`, ...
+            logprobs: whether to ask for log-probabilities.
 
         Raises:
             EndpointError: it cannot be reached, refuses, or answers with something else.
@@ -181,7 +181,7 @@ class Endpoint:
         return self._reply(self._send("POST", "completions", body))
 
     def _send(self, method: str, path: str, body: Any) -> Mapping[str, Any]:
-        """Send, again where that may help, and return the object that comes back."""
+        """Send a request, with retries after transient errors, and return the object received."""
         where = f"{self.url}/{path}"
         for attempt in range(self.settings.retries + 1):
             last = attempt == self.settings.retries
@@ -245,7 +245,7 @@ def base_url(url: str) -> str:
 
 
 def _object(where: str, response: Any) -> Mapping[str, Any]:
-    """The JSON object of a response; raises with the server's own words where it refused."""
+    """The JSON object of a response; raises with the server's message if it refused."""
     try:
         found = response.json()
     except ValueError:
@@ -265,7 +265,7 @@ def _object(where: str, response: Any) -> Mapping[str, Any]:
 
 
 def _message(found: Any) -> str | None:
-    """What an error says, in the forms that servers have."""
+    """The message of an error, in any of the forms that servers use."""
     if not isinstance(found, Mapping):
         return None
     error = found.get("error", found)
@@ -275,9 +275,9 @@ def _message(found: Any) -> str | None:
 
 
 def _scores(found: Any) -> tuple[TokenScore, ...] | None:
-    """Log-probabilities in OpenAI's form for completions, or in that for chat.
+    """Log-probabilities in OpenAI's format for completions or for chat.
 
-    Some servers answer completions in the form for chat; both are taken from both.
+    Some servers use the format for chat in completions, so both are accepted for both.
     """
     if not isinstance(found, Mapping):
         return None

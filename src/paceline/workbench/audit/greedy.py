@@ -1,6 +1,6 @@
 """Greedy answers of a loaded model, plain and speculative, token by token.
 
-Where they part, `paceline.testing.differences` says whether rounding explains it.
+Where they diverge, `paceline.testing.differences` decides whether rounding explains it.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ def check_greedy(
 
     Args:
         model: the target.
-        prompts: to answer.
+        prompts: the prompts to answer.
         options: of `LanguageModel.generate`, as configured; temperature and seed do not matter.
         max_tokens: the longest answer.
         progress: called for each prompt.
 
     Returns:
-        A pass where all tokens are equal; tie-limited where answers part at ties alone; a fault
-        where one parts elsewhere; inconclusive where no answer holds an accepted draft token.
+        A pass if all tokens are equal; tie-limited if answers diverge only at near-ties; a fault if
+        one diverges elsewhere; inconclusive if no answer contains an accepted draft token.
     """
     greedy = {**options, "temperature": 0.0, "max_tokens": max_tokens}
     rows: list[dict[str, Any]] = []
@@ -70,7 +70,7 @@ def _row(
         "position": at,
         "plain": text_of(model, plain.tokens[at : at + 1]) if at < len(plain.tokens) else "",
         "speculative": text_of(model, found.tokens[at : at + 1]) if at < len(found.tokens) else "",
-        # An answer that goes on where the other has ended has no gap; JSON has no infinity.
+        # The gap is infinite if one answer has ended; JSON has no infinity.
         "gap": parting.gap if math.isfinite(parting.gap) else None,
         "pass_difference": parting.pass_difference,
         "deviation": parting.deviation,
@@ -83,21 +83,21 @@ def _finding(rows: Sequence[Mapping[str, Any]]) -> Finding:
     ties, faults = kinds.count("tie"), kinds.count("fault")
     accepted = sum(row["accepted"] for row in rows)
     tokens = sum(row["tokens"] for row in rows)
-    same = f"{kinds.count('same')} of {len(rows)} answers are the same, token by token"
+    same = f"{kinds.count('same')} of {len(rows)} answers are identical, token by token"
     if faults:
         first = next(row for row in rows if row["result"] == "fault")
         verdict = Verdict.FAULT
         summary = (
-            f"{faults} of {len(rows)} answers part where rounding does not explain it; first "
-            f"prompt {first['prompt']} at token {first['position']}: {first['plain']!r} plainly, "
+            f"{faults} of {len(rows)} answers diverge where rounding does not explain it; first: "
+            f"prompt {first['prompt']}, token {first['position']}: {first['plain']!r} without and "
             f"{first['speculative']!r} with speculation."
         )
     elif not accepted:
         verdict = Verdict.INCONCLUSIVE
-        summary = f"{same}, but no draft token was accepted in them: speculation was not at work."
+        summary = f"{same}, but no draft token was accepted in them, so nothing was tested."
     elif ties:
         verdict = Verdict.TIE_LIMITED
-        summary = f"{same}; {ties} part where the two best tokens nearly tie."
+        summary = f"{same}; {ties} diverge at a near-tie of the two best tokens."
     else:
         verdict = Verdict.PASS
         summary = f"{same} ({tokens} tokens, {accepted} of them drafted and accepted)."

@@ -1,9 +1,9 @@
-"""The exact law of a configuration, by enumeration on scripted targets.
+"""The exact output distribution of a configuration, by enumeration on scripted targets.
 
 Every outcome of every draft, test and draw is run through the engine, with the drafter, the rule
-and the controller as they are configured. What comes out is the law of the answer in float64, to be
-held against that of plain decoding: no sample, no false alarm. (The law that must come out:
-Leviathan et al., 2211.17192, appendix A.1.)
+and the controller as configured. The result is the distribution of the answer in float64, which is
+compared with that of plain decoding: no samples, no false alarms. (That the two are equal is proved
+in Leviathan et al., 2211.17192, appendix A.1.)
 """
 
 from __future__ import annotations
@@ -32,18 +32,18 @@ from paceline.workbench.audit.scripts import (
 )
 from paceline.workbench.audit.verdicts import Finding, Verdict
 
-CHECK = "exact law"
+CHECK = "exact distribution"
 TOLERANCE = 1e-9
 """The largest difference of a probability that float64 explains."""
 
 MAX_RUNS = 2_000
-"""How many runs one law may take; the answers are made as long as that allows."""
+"""The most runs for one distribution; answers are as long as that allows."""
 
 LONGEST = 6
-"""The longest answers whose law is worked out, in tokens."""
+"""The longest answers whose distribution is computed, in tokens."""
 
 NUM_SEEDS = 100
-"""Under a rule that couples: how many seeds have to give the tokens of plain decoding."""
+"""Under a coupled rule: the number of seeds that have to give the tokens of plain decoding."""
 
 Tokens = tuple[int, ...]
 _FAILURES = (PacelineError, ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError)
@@ -59,7 +59,7 @@ class Counts:
     rejected: int = 0
 
     def add(self, event: Round) -> None:
-        """Take in a round."""
+        """Count a round."""
         self.drafted += event.num_draft_tokens
         self.accepted += event.num_accepted_tokens
         self.rejected += event.num_draft_tokens > event.num_accepted_tokens
@@ -75,7 +75,7 @@ class Case:
         counts: over all runs of the configuration.
         worst: the answer whose probability differs most.
         found, expected: its probability, and under plain decoding.
-        distance: total variation between the two laws.
+        distance: total variation between the two distributions.
     """
 
     script: str
@@ -90,11 +90,11 @@ class Case:
 
     @property
     def differs(self) -> bool:
-        """Whether the law is not that of plain decoding."""
+        """Whether the distribution differs from that of plain decoding."""
         return abs(self.found - self.expected) > TOLERANCE
 
     def to_json(self) -> dict[str, Any]:
-        """A row of evidence."""
+        """The case as a row of evidence."""
         return {
             "target": self.script,
             "prompt": list(self.prompt),
@@ -118,17 +118,17 @@ def check_law(
     on: Sequence[Script] | None = None,
     max_runs: int = MAX_RUNS,
 ) -> Finding:
-    """Hold the law of a configuration against that of plain decoding.
+    """Compare the output distribution of a configuration with that of plain decoding.
 
     Args:
         parts: drafter, rule and controller, as configured.
         params: sampling options to check under.
-        on: the scripted targets; None takes those of `scripts`.
+        on: the scripted targets; None means those of `scripts`.
         max_runs: see `MAX_RUNS`.
 
     Returns:
-        A fault where a law differs; inconclusive where nothing was ever drafted; a finding without
-        a verdict where the drafter cannot work before a table, with the reason.
+        A fault if a distribution differs; inconclusive if nothing was ever drafted; a finding
+        without a verdict, with the reason, if the drafter cannot draft for a scripted target.
 
     Example:
         >>> from paceline.drafters.ngram import NgramDrafter
@@ -168,18 +168,18 @@ def _finding(cases: Sequence[Case], parts: Parts, *, names: bool) -> Finding:
     worst = max(cases, key=lambda case: case.distance)
     runs = sum(case.counts.runs for case in cases)
     if wrong:
-        lossy = "" if parts.verifier.exact else " The rule says of itself that it is lossy."
+        lossy = "" if parts.verifier.exact else " The rule declares itself lossy."
         summary = (
-            f"The law is not that of plain decoding: on {len(wrong)} of {len(cases)} cases, by a "
-            f"total variation of up to {worst.distance:.4f} (target of {worst.script}).{lossy}"
+            f"The distribution differs from plain decoding in {len(wrong)} of {len(cases)} cases, "
+            f"by a total variation of up to {worst.distance:.4f} (target of {worst.script}).{lossy}"
         )
     elif vacuous:
-        summary = "Nothing was drafted in front of the scripted targets, so nothing was tested."
+        summary = "Nothing was drafted for the scripted targets, so nothing was tested."
     else:
         summary = (
-            f"The law is that of plain decoding in all {len(cases)} cases, over {runs} runs with "
-            f"{accepted} accepted draft tokens and {rejected} rejections; the largest total "
-            f"variation is {worst.distance:.1e}."
+            f"The distribution is that of plain decoding in all {len(cases)} cases, over {runs} "
+            f"runs with {accepted} accepted draft tokens and {rejected} rejections; the largest "
+            f"total variation is {worst.distance:.1e}."
         )
     if names:
         summary += " Options that name tokens of the model's vocabulary were left out here."
@@ -209,7 +209,7 @@ class _Stage:
     max_runs: int
 
     def enumerated(self) -> Case:
-        """The laws of the longest answers that `max_runs` allows."""
+        """The distributions of the longest answers that `max_runs` allows."""
         best: tuple[int, Counts, dict[Tokens, float]] | None = None
         for length in range(1, LONGEST + 1):
             counts = Counts()
@@ -227,10 +227,11 @@ class _Stage:
         return self._case(*best)
 
     def coupled(self) -> Case:
-        """Under a rule that couples: its own draws have the law, and drafts do not change them.
+        """Under a coupled rule: its draws have the right distribution, and drafts change no token.
 
-        Races that share their noise cannot be enumerated with two laws at once. So the law is
-        worked out without a draft, and with drafts the tokens have to be the same, seed by seed.
+        Races that share their noise cannot be enumerated with two distributions at once. So the
+        distribution is computed without a draft, and with drafts the tokens have to be the same,
+        seed by seed.
         """
         counts, length = Counts(), 3
         plain = Parts(NoDrafter(), self.parts.verifier, FixedController(0))
@@ -245,7 +246,7 @@ class _Stage:
                     self.params.temperature,
                     LONGEST,
                     counts,
-                    f"seed {seed}: {list(found)}, plainly {list(expected)}",
+                    f"seed {seed}: {list(found)}, plain decoding {list(expected)}",
                     found=1.0,
                     expected=0.0,
                     distance=1.0,

@@ -1,4 +1,4 @@
-"""The audit of a Paceline configuration: exact law, greedy equality, sampling, seeds."""
+"""The audit of a Paceline configuration: exact distribution, greedy equality, sampling, seeds."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ _SAMPLING = SamplingParams.__dataclass_fields__.keys()
 
 @dataclass(frozen=True, slots=True)
 class LocalSettings:
-    """How much an audit looks at.
+    """How much an audit checks.
 
     Args:
-        max_tokens: the longest greedy answer, and the longest with a seed.
-        seed: of the answers that are given twice.
-        sampling: of the two-sample tests.
+        max_tokens: the maximum length of greedy answers, and of those with a seed.
+        seed: of the answers that are made twice.
+        sampling: the settings of the two-sample tests.
     """
 
     max_tokens: int = 64
@@ -49,18 +49,18 @@ def audit_model(
     *,
     progress: Progress = silent,
 ) -> Audit:
-    """Audit a configuration of Paceline on prompts of the user's.
+    """Audit a configuration of Paceline on the user's prompts.
 
     Args:
         model: the target.
-        prompts: with names that differ.
+        prompts: with distinct names.
         options: of `LanguageModel.generate`: drafter, draft model, rule, controller, sampling.
-            At temperature 0 only what is greedy is checked.
-        settings: None takes the defaults.
+            At temperature 0 only the greedy checks run.
+        settings: None means the defaults.
         progress: called for each step.
 
     Raises:
-        InvalidInput: no prompt, or options that cannot be used.
+        InvalidInput: no prompt, or invalid options.
     """
     start = perf_counter()
     settings = settings or LocalSettings()
@@ -68,12 +68,12 @@ def audit_model(
         raise InvalidInput("there is no prompt; give at least one")
     params = model.sampling(**{name: options[name] for name in _SAMPLING if name in options})
     parts = parts_of(model, prompts[0].prompt, options)
-    progress(0, 1, "exact law on scripted targets")
+    progress(0, 1, "exact distribution on scripted targets")
     greedy = SamplingParams(**{**{n: getattr(params, n) for n in _SAMPLING}, "temperature": 0.0})
     findings: list[Finding] = [
         check_law(parts, [greedy] if params.is_greedy else [greedy, params]),
     ]
-    progress(1, 1, "exact law on scripted targets")
+    progress(1, 1, "exact distribution on scripted targets")
     findings.append(
         check_greedy(model, prompts, options, max_tokens=settings.max_tokens, progress=progress)
     )

@@ -1,13 +1,13 @@
-"""How many answers a verdict takes, and what difference those that there are would have shown.
+"""The number of answers that a verdict needs, and the difference that given answers can detect.
 
 The difference is stated as a total variation d: at each of the first `twosample.FIRST` positions
-the two laws of the token differ by d, on average over positions and prompts (among tokens that are
-not rare). The chi-square of one position then exceeds its mean by at least 2 n d^2, with n answers
-on each side: by the inequality of Cauchy and Schwarz,
+the two distributions of the token differ by d, on average over positions and prompts (among tokens
+that are not rare). The chi-square of one position then exceeds its mean by at least 2 n d^2, with n
+answers on each side, by the Cauchy-Schwarz inequality:
 
     n sum (p - q)^2 / (p + q)  >=  n (sum |p - q|)^2 / sum (p + q)  =  n (2 d)^2 / 2.
 
-It is the noncentrality of its law (Cohen, *Statistical Power Analysis*, 1988, chapter 7).
+This is its noncentrality parameter (Cohen, *Statistical Power Analysis*, 1988, chapter 7).
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ from paceline.errors import InvalidInput
 from paceline.workbench.audit.twosample import FIRST, NUM_TESTS, TestResult, load_scipy_stats
 
 KINDS = 20
-"""How many kinds of tokens a position is assumed to have when the number of answers is chosen."""
+"""The number of distinct tokens that a position is assumed to have when planning the answers."""
 
 LEAST, MOST = 20, 20_000
-"""The fewest and the most answers to one prompt that are chosen."""
+"""The fewest and the most answers per prompt."""
 
 
 def num_answers(num_prompts: int, *, effect: float, power: float, false_alarm_rate: float) -> int:
-    """How many answers to each prompt, on each side, show a difference of `effect`.
+    """The number of answers per prompt and side that detect a difference of `effect`.
 
     Args:
-        num_prompts: among which the answers are spread.
-        effect: the total variation d to be seen.
-        power: the probability of seeing it.
+        num_prompts: the number of prompts.
+        effect: the total variation d to detect.
+        power: the probability of detecting it.
         false_alarm_rate: of all tests together.
 
     Raises:
@@ -51,8 +51,8 @@ def num_answers(num_prompts: int, *, effect: float, power: float, false_alarm_ra
 
     if not seen(high):
         raise InvalidInput(
-            f"to see a total variation of {effect:g} with probability {power:g} takes more than "
-            f"{MOST} answers a prompt; look for a larger one, or give more prompts"
+            f"to detect a total variation of {effect:g} with probability {power:g} takes more than "
+            f"{MOST} answers per prompt; choose a larger one, or give more prompts"
         )
     while low < high:
         middle = (low + high) // 2
@@ -63,18 +63,18 @@ def num_answers(num_prompts: int, *, effect: float, power: float, false_alarm_ra
 def achieved_power(
     first_tokens: TestResult, *, answers: int, num_prompts: int, effect: float, level: float
 ) -> float:
-    """The probability that the test of first tokens would have shown a difference of `effect`.
+    """The probability that the test of first tokens would have detected a difference of `effect`.
 
-    From the mean and variance that its statistic really had under permutation, to which a gamma
-    law is fitted; the difference moves the mean by `2 n effect^2` a position and adds four times
-    that to the variance, as in the noncentral chi-square law.
+    A gamma distribution is fitted to the mean and the variance that the statistic had under
+    permutation. The difference moves the mean by `2 n effect^2` per position and adds four times
+    that to the variance, as in the noncentral chi-square distribution.
 
     Args:
-        first_tokens: what the test gave.
-        answers: n, to each prompt on each side.
-        num_prompts: of them.
+        first_tokens: the result of the test.
+        answers: n, per prompt and side.
+        num_prompts: the number of prompts.
         effect: the total variation d.
-        level: the p-value at which the test alone would have been a fault.
+        level: the p-value at which this test alone would be a fault.
     """
     stats = load_scipy_stats()
     shift = 2 * answers * effect**2 * num_prompts * FIRST
@@ -88,7 +88,7 @@ def achieved_power(
 def smallest_effect(
     first_tokens: TestResult, *, answers: int, num_prompts: int, power: float, level: float
 ) -> float:
-    """The total variation that the answers there are would have shown with probability `power`."""
+    """The total variation that these answers would have shown with probability `power`."""
     low, high = 0.0, 1.0
     for _ in range(40):
         middle = (low + high) / 2

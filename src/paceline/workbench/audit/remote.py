@@ -1,4 +1,4 @@
-"""The audit of any server with OpenAI's interface against the same one without speculation."""
+"""The audit of any OpenAI-compatible server against the same one without speculation."""
 
 from __future__ import annotations
 
@@ -30,16 +30,16 @@ R = TypeVar("R")
 
 @dataclass(frozen=True, slots=True)
 class RemoteSettings:
-    """How much an audit over HTTP asks for.
+    """How much an audit over HTTP requests.
 
     Args:
-        max_tokens: the longest greedy answer.
-        options: sampling options as the servers take them, sent to both: `temperature` and more.
-        sampling: of the two-sample tests; a temperature of 0 leaves them out.
-        concurrency: how many sampled answers are asked for at once. Greedy ones are asked for one
-            after the other, since answers that share a pass may round otherwise.
-        tie_tolerance: the largest gap of a near tie, in nats; None takes it from how far the
-            log-probabilities of both servers are apart (see `texts`).
+        max_tokens: the maximum length of a greedy answer.
+        options: sampling options that are sent to both servers, such as `temperature`.
+        sampling: the settings of the two-sample tests; a temperature of 0 leaves them out.
+        concurrency: the number of sampled answers that are requested at once. Greedy ones are
+            requested one by one, because answers that share a pass may round differently.
+        tie_tolerance: the largest gap of a near-tie, in nats; None derives it from how much the
+            log-probabilities of the two servers differ (see `texts`).
     """
 
     max_tokens: int = 64
@@ -68,18 +68,18 @@ def audit_endpoints(
     *,
     progress: Progress = silent,
 ) -> Audit:
-    """Hold a server against the same one without speculation.
+    """Compare a server with the same one without speculation.
 
     Args:
         candidate: the server that speculates.
         baseline: the same model, served without speculation.
-        items: prompts; those with chat messages need `chat`.
-        settings: None takes the defaults.
+        items: the prompts; those with chat messages need the API `chat`.
+        settings: None means the defaults.
         progress: called for each step.
 
     Raises:
-        InvalidInput: no prompt, or one that the interface does not take.
-        EndpointError: a server that cannot be reached, refuses, or answers with something else.
+        InvalidInput: no prompt, or one that the API does not take.
+        EndpointError: a server cannot be reached, refuses, or answers with something else.
     """
     start = perf_counter()
     settings = settings or RemoteSettings()
@@ -113,7 +113,7 @@ def audit_endpoints(
 
 
 def prompt_for(item: Item, api: str) -> Any:
-    """A prompt as the interface takes it.
+    """A prompt as the API takes it.
 
     Raises:
         InvalidInput: chat messages for completions.
@@ -122,7 +122,7 @@ def prompt_for(item: Item, api: str) -> Any:
         return item.as_prompt(chat=True)
     if not isinstance(item.prompt, str):
         raise InvalidInput(
-            f"{item.source or item.id}: chat messages go to the chat interface; give --api chat"
+            f"{item.source or item.id}: chat messages need the chat API; give --api chat"
         )
     return item.prompt
 
@@ -135,10 +135,10 @@ def _greedy_answers(
     settings: RemoteSettings,
     progress: Progress,
 ) -> list[Answered]:
-    """Each prompt to both servers, twice to the baseline, and once more with log-probabilities.
+    """Send each prompt to both servers, twice to the baseline, then again with log-probabilities.
 
-    The texts that are compared were asked for without log-probabilities: some servers do not
-    speculate where these are asked for.
+    The texts that are compared are requested without log-probabilities, because some servers do
+    not speculate when they are requested.
     """
     greedy = {**settings.options, "temperature": 0.0, "seed": settings.sampling.seed}
     found = []
@@ -156,31 +156,31 @@ def _greedy_answers(
                 baseline=ask(baseline),
                 again=ask(baseline),
                 candidate=ask(candidate),
-                baseline_told=_told(ask, baseline),
-                candidate_told=_told(ask, candidate),
+                baseline_scored=_with_scores(ask, baseline),
+                candidate_scored=_with_scores(ask, candidate),
             )
         )
     progress(len(prompts), len(prompts), "greedy answers")
     return found
 
 
-def _told(ask: Callable[..., Reply], endpoint: Endpoint) -> Reply | None:
+def _with_scores(ask: Callable[..., Reply], endpoint: Endpoint) -> Reply | None:
     """An answer with log-probabilities; None from a server that refuses to give them."""
     try:
         reply = ask(endpoint, logprobs=True)
     except EndpointError:
-        return None  # it answered the same request without them a moment ago
+        return None  # it has just answered the same request without them
     return reply if reply.scores else None
 
 
 def _itself(answered: Sequence[Answered]) -> Finding:
-    """Whether the baseline gives one greedy answer when it is asked twice."""
+    """Whether the baseline gives the same greedy answer twice."""
     other = [item.name for item in answered if item.baseline.text != item.again.text]
     summary = (
         f"The baseline gave the same greedy answer twice to all {len(answered)} prompts."
         if not other
         else f"The baseline itself is not deterministic: it answered {len(other)} of "
-        f"{len(answered)} prompts otherwise the second time (first: prompt {other[0]})."
+        f"{len(answered)} prompts differently the second time (first: prompt {other[0]})."
     )
     numbers = {"answers": len(answered), "differing": len(other)}
     return Finding(ITSELF, None, summary, numbers, tuple({"prompt": name} for name in other))
@@ -194,7 +194,7 @@ def _sampled(
     settings: RemoteSettings,
     progress: Progress,
 ) -> Finding:
-    """Two-sample tests of both servers' answers, and of the baseline's own two halves before."""
+    """Two-sample tests of the two halves of the baseline's answers, then of both servers'."""
     sampling = settings.sampling
     n = sampling.num_samples(len(prompts))
     sides = (baseline, candidate)
@@ -233,9 +233,9 @@ def _sampled(
             finding,
             verdict=Verdict.INCONCLUSIVE,
             numbers=numbers,
-            summary="The baseline's own answers are not draws from one law: its first and second "
-            f"half differ (corrected p-value {least:.2g}), so nothing can be said of the other "
-            f"server. ({finding.summary})",
+            summary="The baseline's own answers are not draws from one distribution: its first and "
+            f"second half differ (corrected p-value {least:.2g}), so nothing can be said of the "
+            f"other server. ({finding.summary})",
         )
     alike = [s.name for s in strata if len(set(s.plain)) == 1 and n > 1]
     if len(alike) == len(strata):
@@ -243,8 +243,8 @@ def _sampled(
             finding,
             verdict=Verdict.INCONCLUSIVE,
             numbers=numbers,
-            summary=f"The baseline gave one and the same answer {n} times to every prompt: it does "
-            "not sample, whatever temperature it is asked for.",
+            summary=f"The baseline gave the same answer {n} times to every prompt: it does "
+            "not sample, whatever the temperature.",
         )
     return replace(finding, numbers=numbers)
 
@@ -256,7 +256,7 @@ def _seeded(
     settings: RemoteSettings,
     progress: Progress,
 ) -> Finding:
-    """Whether a seed gives the same text again. Servers do not promise it, so it only tells."""
+    """Whether a seed gives the same text again. It has no verdict: servers do not promise it."""
     rows = []
     for number, (name, prompt) in enumerate(zip(names, prompts, strict=True)):
         progress(number, len(prompts), SEEDS)
@@ -268,14 +268,15 @@ def _seeded(
         rows.append({"prompt": name, "seed": options["seed"], "same": one == two})
     progress(len(prompts), len(prompts), SEEDS)
     same = sum(bool(row["same"]) for row in rows)
-    summary = f"{same} of {len(rows)} answers came again with the same seed (no verdict: not every "
-    return Finding(SEEDS, None, f"{summary}server promises it).", {"same": same}, tuple(rows))
+    summary = f"{same} of {len(rows)} answers were the same again with the same seed"
+    note = "no verdict: not every server promises it"
+    return Finding(SEEDS, None, f"{summary} ({note}).", {"same": same}, tuple(rows))
 
 
 def _in_threads(
     call: Callable[[T], R], jobs: Sequence[T], concurrency: int, progress: Progress
 ) -> list[R]:
-    """Call for each job, at most `concurrency` at once; the first error stops what is waiting."""
+    """Call `run` for each job, at most `concurrency` at once; the first error cancels the rest."""
     done, lock = 0, threading.Lock()
 
     def counted(job: T) -> R:

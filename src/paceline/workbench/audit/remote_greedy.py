@@ -1,4 +1,4 @@
-"""Greedy answers of two servers: where they part, and what the probabilities there say."""
+"""Greedy answers of two servers: where they diverge, and whether the probabilities explain it."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ class Answered:
 
     Args:
         name: of the prompt.
-        baseline, again: of the baseline, asked twice.
-        candidate: of the server that speculates.
-        baseline_told, candidate_told: once more with log-probabilities; None without them.
+        baseline, again: two answers of the baseline.
+        candidate: the answer of the server that speculates.
+        baseline_scored, candidate_scored: the answers again, with log-probabilities; None without.
     """
 
     name: str
     baseline: Reply
     again: Reply
     candidate: Reply
-    baseline_told: Reply | None = None
-    candidate_told: Reply | None = None
+    baseline_scored: Reply | None = None
+    candidate_scored: Reply | None = None
 
 
 def compare_greedy(
@@ -46,55 +46,57 @@ def compare_greedy(
     """Compare the greedy answers of both servers.
 
     Returns:
-        A fault where one parts and the baseline's probabilities do not explain it, or is longer
-        than what was asked for; inconclusive where that cannot be told, or nothing was said;
-        tie-limited where all differences are near ties; else a pass.
+        A fault if one diverges and the baseline's probabilities do not explain it, or if it is too
+        long; inconclusive if that cannot be decided, or if all answers are empty; tie-limited if
+        all differences are near-ties; else a pass.
     """
-    unusable = [a.name for a in answered if a.baseline_told and all_zero(a.baseline_told)]
+    unusable = [a.name for a in answered if a.baseline_scored and all_zero(a.baseline_scored)]
     apart = [
         value
         for item in answered
-        if item.baseline_told and item.candidate_told and not unusable
-        for value in deviations(item.baseline_told, item.candidate_told)
+        if item.baseline_scored and item.candidate_scored and not unusable
+        for value in deviations(item.baseline_scored, item.candidate_scored)
     ]
     measured = max(apart, default=None)
     tolerance = tie_tolerance
     if tolerance is None:
         tolerance = min(MOST_TOLERANCE, max(LEAST_TOLERANCE, 2 * (measured or 0.0)))
-    rows = [_row(item, None if unusable else item.baseline_told, tolerance) for item in answered]
+    rows = [_row(item, None if unusable else item.baseline_scored, tolerance) for item in answered]
     for row, item in zip(rows, answered, strict=True):
         count = item.candidate.num_tokens
         if count is not None and count > max_tokens:
-            row |= {"result": "fault", "reason": f"{count} tokens where {max_tokens} were allowed"}
+            row |= {"result": "fault", "reason": f"{count} tokens, and {max_tokens} were allowed"}
     numbers = {
         "answers": len(rows),
         "compared_log_probabilities": len(apart),
         "largest_difference_of_a_log_probability": measured,
         "tie_tolerance": tolerance,
-        "candidate_gives_log_probabilities": any(a.candidate_told for a in answered),
-        "baseline_gives_log_probabilities": any(a.baseline_told for a in answered),
+        "candidate_gives_log_probabilities": any(a.candidate_scored for a in answered),
+        "baseline_gives_log_probabilities": any(a.baseline_scored for a in answered),
     }
     return _finding(rows, numbers)
 
 
 def compare_logprobs(answered: Sequence[Answered]) -> Finding:
-    """Hold the log-probabilities of the server that speculates against those of the baseline.
+    """Compare the log-probabilities of the server that speculates with those of the baseline.
 
     Returns:
-        A fault where it tells exactly 0 for tokens that the baseline holds to be uncertain, in the
-        same context: they were not computed. No verdict where there is nothing to compare.
+        A fault if it reports exactly 0 for tokens that are uncertain for the baseline in the same
+        context: they were not computed. No verdict if there is nothing to compare.
     """
-    told = [
-        (item.name, item.candidate_told, item.baseline_told)
+    compared_answers = [
+        (item.name, item.candidate_scored, item.baseline_scored)
         for item in answered
-        if item.candidate_told and item.baseline_told and not all_zero(item.baseline_told)
+        if item.candidate_scored and item.baseline_scored and not all_zero(item.baseline_scored)
     ]
-    if not told:
-        return Finding(LOGPROBS, None, "Not compared: not both servers give log-probabilities.")
+    if not compared_answers:
+        return Finding(
+            LOGPROBS, None, "Not compared: at least one server gives no log-probabilities."
+        )
     compared, apart = 0, 0.0
     rows: list[dict[str, Any]] = []
     wrong = 0
-    for name, candidate, baseline in told:
+    for name, candidate, baseline in compared_answers:
         places = made_up(candidate, baseline)
         values = deviations(baseline, candidate)
         compared += len(values)
@@ -105,32 +107,32 @@ def compare_logprobs(answered: Sequence[Answered]) -> Finding:
             rows.append(
                 {
                     "prompt": name,
-                    "tokens_told_0": len(places),
+                    "tokens_reported_0": len(places),
                     "first_position": place,
                     "token": token,
                     "baseline_log_probability": logprob,
                 }
             )
     numbers = {
-        "prompts": len(told),
+        "prompts": len(compared_answers),
         "compared": compared,
         "largest_difference": apart,
-        "told_0": wrong,
+        "reported_0": wrong,
     }
     if wrong:
         summary = (
-            f"The server tells a log-probability of exactly 0 for {wrong} tokens that are not "
-            f"certain, in answers to {len(rows)} of {len(told)} prompts: it does not compute them. "
-            f"First: prompt {rows[0]['prompt']}, token {rows[0]['first_position']} "
-            f"({rows[0]['token']!r}), {rows[0]['baseline_log_probability']:.2f} by the baseline."
+            f"The server reports a log-probability of exactly 0 for {wrong} tokens that are not "
+            f"certain, in answers to {len(rows)} of {len(compared_answers)} prompts: it does not "
+            f"compute them. First: prompt {rows[0]['prompt']}, token {rows[0]['first_position']} "
+            f"({rows[0]['token']!r}), {rows[0]['baseline_log_probability']:.2f} for the baseline."
         )
         return Finding(LOGPROBS, Verdict.FAULT, summary, numbers, tuple(rows))
     summary = f"{compared} log-probabilities differ by at most {apart:.3g} nats."
     return Finding(LOGPROBS, Verdict.PASS, summary, numbers)
 
 
-def _row(item: Answered, told: Reply | None, tolerance: float) -> dict[str, Any]:
-    parting = part(item.baseline.text, item.candidate.text, told, tolerance=tolerance)
+def _row(item: Answered, scored: Reply | None, tolerance: float) -> dict[str, Any]:
+    parting = part(item.baseline.text, item.candidate.text, scored, tolerance=tolerance)
     row: dict[str, Any] = {
         "prompt": item.name,
         "characters": len(item.baseline.text),
@@ -142,26 +144,26 @@ def _row(item: Answered, told: Reply | None, tolerance: float) -> dict[str, Any]
 
 def _finding(rows: list[dict[str, Any]], numbers: dict[str, Any]) -> Finding:
     kinds = [row["result"] for row in rows]
-    same = f"{kinds.count('same')} of {len(rows)} answers are the same"
+    same = f"{kinds.count('same')} of {len(rows)} answers are identical"
     if "fault" in kinds:
         first = next(row for row in rows if row["result"] == "fault")
         verdict = Verdict.FAULT
-        summary = f"{kinds.count('fault')} of {len(rows)} answers are wrong; {_told(first)}"
+        summary = f"{kinds.count('fault')} of {len(rows)} answers are wrong; {_described(first)}"
     elif "unclassified" in kinds:
         first = next(row for row in rows if row["result"] == "unclassified")
         verdict = Verdict.INCONCLUSIVE
         summary = (
-            f"{same}; {kinds.count('unclassified')} part, and whether that is a near tie or a "
-            f"fault cannot be told ({first['reason']}; first: prompt {first['prompt']})."
+            f"{same}; {kinds.count('unclassified')} diverge, and whether that is a near-tie or a "
+            f"fault is unknown ({first['reason']}; first: prompt {first['prompt']})."
         )
     elif not any(row["characters"] for row in rows):
         verdict = Verdict.INCONCLUSIVE
-        summary = "The baseline answered every prompt with an empty text."
+        summary = "The baseline gave an empty answer to every prompt."
     elif "tie" in kinds:
         verdict = Verdict.TIE_LIMITED
         widest = max(row["gap"] for row in rows if row["result"] == "tie")
         summary = (
-            f"{same}; {kinds.count('tie')} part at near ties: the baseline holds both tokens to be "
+            f"{same}; {kinds.count('tie')} diverge at near-ties: for the baseline both tokens are "
             f"as probable up to {widest:.3f} nats ({numbers['tie_tolerance']:.3f} are allowed)."
         )
     else:
@@ -170,7 +172,7 @@ def _finding(rows: list[dict[str, Any]], numbers: dict[str, Any]) -> Finding:
     return Finding(CHECK, verdict, summary, numbers, tuple(_alike(rows)))
 
 
-def _told(row: dict[str, Any]) -> str:
+def _described(row: dict[str, Any]) -> str:
     if row.get("gap") is None:
         return f"prompt {row['prompt']}: {row['reason']}."
     bound = "at least " if row["gap_is_a_lower_bound"] else ""

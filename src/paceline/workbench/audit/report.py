@@ -17,23 +17,23 @@ _STATUS: dict[Verdict, Status] = {
     Verdict.INCONCLUSIVE: "warning",
 }
 _MEANING = {
-    Verdict.PASS: "Nothing differs, and there was enough to see a difference of the stated size.",
-    Verdict.TIE_LIMITED: "Greedy answers part somewhere, and only where the two best tokens nearly "
-    "tie, as far as rounding explains it.",
+    Verdict.PASS: "Nothing differs, and a difference of the stated size would have been detected.",
+    Verdict.TIE_LIMITED: "Greedy answers diverge, but only where the two best tokens nearly "
+    "tie, within what rounding explains.",
     Verdict.FAULT: "There is a difference that neither rounding nor chance explains.",
-    Verdict.INCONCLUSIVE: "Nothing wrong was found, and there was too little to say that nothing "
-    "is.",
+    Verdict.INCONCLUSIVE: "Nothing wrong was found, but there was too little data to say that "
+    "nothing is.",
 }
 _TERMS = (
-    ("exact law", "The law of the answers on scripted targets, by enumeration, against plain."),
+    ("exact distribution", "The distribution of the answers on scripted targets, by enumeration."),
     ("greedy equality", "Greedy answers with and without speculation, from their start."),
-    ("tie", "A first difference where the two best tokens are as probable, up to rounding."),
-    ("gap", "How far apart the two best tokens are there: in logits, or in nats for servers."),
-    ("total variation", "Half the sum of all differences of two laws; 0 is the same, 1 disjoint."),
+    ("tie", "A first difference where the two best tokens are equally probable, up to rounding."),
+    ("gap", "The distance of the two best tokens there: in logits, or in nats for servers."),
+    ("total variation", "Half the sum of all differences of two distributions: 0 to 1 (disjoint)."),
     ("sampled answers", "Two-sample tests by permuting whole answers, prompt by prompt; p-values "
     "are corrected for the number of tests by Holm's method."),
     ("power", "The probability that a difference of the stated size would have been found."),
-    ("false-alarm rate", "The probability of a fault from the two-sample tests where there is "
+    ("false-alarm rate", "The probability of a fault from the two-sample tests if there is "
     "none."),
 )  # fmt: skip
 
@@ -42,8 +42,8 @@ def report(audit: Audit, environment: Mapping[str, Any]) -> Report:
     """The whole report.
 
     Args:
-        audit: what was found.
-        environment: of the run, as `paceline.workbench.report.environment` gives it.
+        audit: the findings.
+        environment: the environment, as `paceline.workbench.report.environment` gives it.
     """
     subject = audit.subject
     what = subject.get("url") or f"{subject.get('model')} with {subject.get('drafter')}"
@@ -54,7 +54,7 @@ def report(audit: Audit, environment: Mapping[str, Any]) -> Report:
         [
             summary(audit),
             *(_section(finding) for finding in audit.findings),
-            Section("What the words mean", (Definitions((*_verdicts(), *_TERMS)),)),
+            Section("Terms", (Definitions((*_verdicts(), *_TERMS)),)),
             Section("What was audited", (_pairs(subject, "setting"),)),
             Section("Environment", (_pairs(environment, "of the run"),)),
         ],
@@ -62,7 +62,7 @@ def report(audit: Audit, environment: Mapping[str, Any]) -> Report:
 
 
 def summary(audit: Audit) -> Section:
-    """The verdict, and a line a check."""
+    """The verdict, and one line per check."""
     rows = tuple((f.check, _word(f), f.summary) for f in audit.findings)
     return Section(
         "Verdict",

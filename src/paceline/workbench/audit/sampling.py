@@ -1,4 +1,4 @@
-"""Sampled answers of two sides, and whether they come from one law: the finding."""
+"""The check that sampled answers of two sides come from one distribution."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from paceline.workbench.audit.verdicts import Finding, Verdict
 CHECK = "sampled answers"
 
 BATCH = 16
-"""How many sampled answers share a target pass."""
+"""The number of sampled answers that share a target pass."""
 
 
 @dataclass(frozen=True, slots=True)
 class SamplingSettings:
-    """How much is sampled, and how sure a verdict is.
+    """How much is sampled, and how reliable a verdict is.
 
     Args:
-        samples: answers to each prompt, on each side; None takes as many as `effect` and `power`
-            ask for (`power.num_answers`).
-        effect: the total variation that has to be seen, see `power`.
-        power: with what probability.
+        samples: answers per prompt and side; None means the number that `effect` and `power`
+            require (`power.num_answers`).
+        effect: the total variation to detect, see the module `power`.
+        power: the probability of detecting it.
         false_alarm_rate: of all two-sample tests of an audit together.
-        max_tokens: the longest sampled answer.
+        max_tokens: the maximum length of a sampled answer.
         seed: of the samples and of the permutations.
     """
 
@@ -50,7 +50,7 @@ class SamplingSettings:
             require_finite(self, name, getattr(self, name), low=1e-6, high=1 - 1e-6)
 
     def num_samples(self, num_prompts: int) -> int:
-        """Answers to each prompt, on each side."""
+        """The answers per prompt and side."""
         if self.samples is not None:
             return self.samples
         return num_answers(
@@ -69,19 +69,19 @@ def check_sampling(
     *,
     progress: Progress = silent,
 ) -> Finding:
-    """Sample answers of a loaded model plainly and with speculation, and compare their laws.
+    """Sample answers of a model without and with speculation, and compare their distributions.
 
-    Every answer has a seed of its own, so that the two sides are independent.
+    Every answer has its own seed, so that the two sides are independent.
 
     Args:
         model: the target.
-        prompts: to answer.
+        prompts: the prompts to answer.
         options: of `LanguageModel.generate`, as configured, at a temperature above 0.
-        settings: how much, and how sure.
+        settings: see `SamplingSettings`.
         progress: called for each prompt.
     """
     n = settings.num_samples(len(prompts))
-    # The rule is that of an answer without a seed; a seed may bring another where none is named.
+    # The rule is that of an answer without a seed: with a seed, another rule may be the default.
     verifier = parts_of(model, prompts[0].prompt, options).verifier
     chosen = {name: value for name, value in options.items() if name != "verify_options"}
     chosen["verify"] = verifier
@@ -112,8 +112,7 @@ def check_sampling(
         return replace(
             finding,
             verdict=Verdict.INCONCLUSIVE,
-            summary="No draft token was accepted in the sampled answers: speculation was not at "
-            "work.",
+            summary="No draft token was accepted in the sampled answers, so nothing was tested.",
         )
     return replace(finding, numbers={**finding.numbers, "accepted": accepted})
 
@@ -121,12 +120,11 @@ def check_sampling(
 def compare_samples(
     strata: Sequence[Stratum], settings: SamplingSettings, *, check: str = CHECK
 ) -> Finding:
-    """Test whether the two sides of sampled answers come from one law.
+    """Test whether the two sides of sampled answers come from one distribution.
 
     Returns:
-        A fault where a corrected p-value is at most the false-alarm rate; inconclusive where the
-        answers would have shown the stated difference with less than the stated power; else a
-        pass.
+        A fault if a corrected p-value is at most the false-alarm rate; inconclusive if the answers
+        would have shown the stated difference with less than the stated power; else a pass.
     """
     results = compare(strata, false_alarm_rate=settings.false_alarm_rate, seed=settings.seed)
     n = min(min(len(s.plain), len(s.speculative)) for s in strata)
@@ -136,10 +134,10 @@ def compare_samples(
     visible = smallest_effect(results[0], power=settings.power, **sized)  # type: ignore[arg-type]
     least = min(results, key=lambda result: result.adjusted)
     size = f"{n} answers to each of {len(strata)} prompts on each side"
-    tests = f"least of {len(results)} corrected p-values {least.adjusted:.2g} ({least.name})"
+    tests = f"smallest of {len(results)} corrected p-values {least.adjusted:.2g} ({least.name})"
     if least.adjusted <= settings.false_alarm_rate:
         verdict = Verdict.FAULT
-        summary = f"The answers come from different laws: {tests}, {size}."
+        summary = f"The answers come from different distributions: {tests}, {size}."
     elif n < LEAST or reached < settings.power:
         verdict = Verdict.INCONCLUSIVE
         summary = (
@@ -150,7 +148,7 @@ def compare_samples(
     else:
         verdict = Verdict.PASS
         summary = (
-            f"No difference: {tests}, {size}. A total variation of {visible:.3f} a token would "
+            f"No difference: {tests}, {size}. A total variation of {visible:.3f} per token would "
             f"have been seen with probability {settings.power:g}."
         )
     numbers = {

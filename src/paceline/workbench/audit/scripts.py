@@ -1,4 +1,4 @@
-"""Scripted targets with known laws, and a configuration that is put in front of them."""
+"""Scripted targets with known distributions, and the configuration adapted to them."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from paceline.core.target import Opening
 from paceline.testing.table import TableTarget
 
 DRAFT_SECONDS, PASS_SECONDS, ROW_SECONDS = 0.1, 1.0, 0.01
-"""What a draft token, a pass and each of its rows take, as a controller is told."""
+"""The times of a draft token, of a pass and of each of its rows, as a controller sees them."""
 
 
 class Parts(NamedTuple):
-    """How a configuration drafts, verifies and steers."""
+    """The drafter, the rule and the controller of a configuration."""
 
     drafter: Drafter
     verifier: Verifier
@@ -29,13 +29,13 @@ class Parts(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Script:
-    """A target with known laws, a draft model that is wrong in a known way, and prompts.
+    """A target with known distributions, a draft model with known errors, and prompts.
 
     Args:
-        name: for reports.
+        name: its name in reports.
         target: the target.
         draft: replaces a drafter's own model.
-        prompts: token ids. They repeat themselves, so that drafters that copy have what to copy.
+        prompts: token ids, with repetitions, so that drafters that copy have something to copy.
     """
 
     name: str
@@ -45,7 +45,7 @@ class Script:
 
 
 def scripts() -> tuple[Script, ...]:
-    """The scripted targets of an audit: two to four tokens, with zeros and with near misses."""
+    """The scripted targets of an audit: two to four tokens, with zero and tiny probabilities."""
     return (
         Script(
             "two tokens",
@@ -69,11 +69,11 @@ def scripts() -> tuple[Script, ...]:
 
 
 def in_front_of(script: Script, parts: Parts) -> Parts:
-    """The configuration as it is put before a scripted target.
+    """The configuration, adapted to a scripted target.
 
-    The models of its drafters become the scripted one, references (texts of another vocabulary)
-    are left out, and the controller is told scripted times, so that it decides the same in every
-    run.
+    The models of its drafters are replaced by the scripted one, references (texts of another
+    vocabulary) are left out, and the controller sees scripted times, so that it decides the same in
+    every run.
     """
     return parts._replace(
         drafter=_scripted(parts.drafter, script.draft), controller=ScriptedTimes(parts.controller)
@@ -130,7 +130,7 @@ class ScriptedTimesSession:
 
 
 def _scripted(value: Any, draft: Target) -> Any:
-    """A drafter with the scripted model in the place of every model within it."""
+    """A drafter with every model in it replaced by the scripted one."""
     if all(hasattr(value, name) for name in ("info", "open", "score", "commit")):
         return draft
     if isinstance(value, Sequence) and not isinstance(value, str | bytes):

@@ -1,4 +1,4 @@
-"""Same seed, same text: twice, and under a rule that couples, with a draft and without."""
+"""Same seed, same text: twice, and under a coupled rule with and without drafts."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ def check_seeds(
     seed: int = 0,
     progress: Progress = silent,
 ) -> Finding:
-    """Answer each prompt twice with one seed; under a rule that couples, plainly with it too.
+    """Answer each prompt twice with one seed; under a coupled rule, also without drafts.
 
-    Under such a rule the tokens are a function of target and seed alone (Daliri et al.,
-    2408.07978), up to rounding: where they part and the passes deviate by no more than rounding
+    Under a coupled rule the tokens depend only on the target and the seed (Daliri et al.,
+    2408.07978), up to rounding: if they diverge and the passes differ by no more than rounding
     explains, that is a tie.
 
     Args:
         model: the target.
-        prompts: to answer.
+        prompts: the prompts to answer.
         options: of `LanguageModel.generate`, as configured.
         max_tokens: the longest answer.
         seed: of the first prompt; the i-th prompt has `seed + i`.
@@ -44,11 +44,11 @@ def check_seeds(
         return Finding(
             CHECK,
             None,
-            f"Not promised: the draft lengths of controller {parts.controller.name!r} follow the "
-            f"clock, and under the rule {parts.verifier.name!r} the text of a seed depends on "
+            f"Not promised: the draft lengths of controller {parts.controller.name!r} depend on "
+            f"the clock, and under the rule {parts.verifier.name!r} the text of a seed depends on "
             "them.",
         )
-    # Named, so that plain decoding, whose draft length is fixed, goes with the same rule.
+    # Named, so that plain decoding, whose draft length is fixed, uses the same rule.
     options = {name: value for name, value in options.items() if name != "verify_options"}
     options["verify"] = parts.verifier
     rows: list[dict[str, Any]] = []
@@ -73,12 +73,12 @@ def check_seeds(
 def _finding(rows: Sequence[Mapping[str, Any]], couples: bool) -> Finding:
     results = [row[key] for row in rows for key in ("again", "plain") if key in row]
     again = [row["again"] for row in rows].count("same")
-    summary = f"{again} of {len(rows)} answers came again with the same seed"
+    summary = f"{again} of {len(rows)} answers were the same again with the same seed"
     if couples:
         plain = [row["plain"] for row in rows]
-        summary += f"; {plain.count('same')} are those of plain decoding with it"
+        summary += f"; {plain.count('same')} equal those of plain decoding with it"
         if ties := plain.count("tie"):
-            summary += f", {ties} part where rounding decides"
+            summary += f", {ties} diverge where rounding decides"
     verdict = Verdict.PASS
     if "fault" in results:
         verdict = Verdict.FAULT

@@ -1,4 +1,4 @@
-"""Where two texts of servers part, and whether the probabilities there explain it."""
+"""Where two texts of servers diverge, and whether the probabilities there explain it."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from paceline.workbench.audit.endpoint import Reply, TokenScore
 Label = Literal["same", "tie", "fault", "unclassified"]
 
 LEAST_TOLERANCE, MOST_TOLERANCE = 0.02, 0.25
-"""Bounds of the gap of two log-probabilities (in nats) that is called a near tie.
+"""Bounds of the gap of two log-probabilities (in nats) that counts as a near-tie.
 
-Between them it is twice the largest difference that the log-probability of one token in one context
-had between the two servers. Log-probabilities in bfloat16 are good to some hundredths; a difference
-of more than a quarter, in a token that is among the best, is no rounding.
+Between the bounds it is twice the largest difference between the two servers in the log-probability
+of a token in the same context. Log-probabilities in bfloat16 are accurate to a few hundredths; a
+difference of more than a quarter, for one of the best tokens, is not rounding.
 """
 
 UNSURE = 0.01
-"""A token with a log-probability below minus this has one that rounding does not make 0."""
+"""A log-probability below minus this is not 0 by rounding."""
 
 _WORDS = re.compile(r"\s*(?:\w+|[^\w\s])|\s+$")
 
@@ -29,12 +29,12 @@ class TextParting:
     """The first difference of two greedy texts to one prompt.
 
     Args:
-        label: what it is.
-        character: where in the text it is, from 0.
-        baseline, candidate: what follows there.
-        gap: by how much the baseline holds its token to be more probable than the candidate's, in
-            nats; a lower bound where `at_least`; None where it is not known.
-        at_least: whether the candidate's token is not among those that the baseline tells.
+        label: a tie, a fault, or unclassified.
+        character: its position in the text, from 0.
+        baseline, candidate: the texts from there on.
+        gap: how much more probable the baseline's token is for the baseline than the candidate's,
+            in nats; a lower bound if `at_least`; None if it is unknown.
+        at_least: whether the candidate's token is not among those that the baseline reports.
         reason: why it could not be classified.
     """
 
@@ -47,7 +47,7 @@ class TextParting:
     reason: str = ""
 
     def to_json(self) -> dict[str, Any]:
-        """A part of a row of evidence."""
+        """The difference as a part of a row of evidence."""
         return {
             "character": self.character,
             "baseline": self.baseline,
@@ -59,7 +59,7 @@ class TextParting:
 
 
 def words(text: str) -> tuple[str, ...]:
-    """A text in words and signs, each with the space before it: the units of two-sample tests.
+    """A text as words and punctuation, each with the space before it: units of two-sample tests.
 
     >>> words("Yes, it is.")
     ('Yes', ',', ' it', ' is', '.')
@@ -68,7 +68,7 @@ def words(text: str) -> tuple[str, ...]:
 
 
 def first_difference(one: str, other: str) -> int | None:
-    """The first character at which two texts differ; None where they are equal.
+    """The first character at which two texts differ; None if they are equal.
 
     >>> first_difference("abc", "abd"), first_difference("ab", "abc"), first_difference("a", "a")
     (2, 2, None)
@@ -80,18 +80,18 @@ def first_difference(one: str, other: str) -> int | None:
 
 
 def part(
-    baseline: str, candidate: str, told: Reply | None, *, tolerance: float
+    baseline: str, candidate: str, scored: Reply | None, *, tolerance: float
 ) -> TextParting | None:
-    """Compare two greedy texts and classify the first difference; None where they are equal.
+    """Compare two greedy texts and classify the first difference; None if they are equal.
 
     Args:
         baseline, candidate: the texts.
-        told: the baseline's answer once more, with log-probabilities; None where it gives none.
-        tolerance: the largest gap of a near tie, in nats.
+        scored: the baseline's answer again, with log-probabilities; None if it gives none.
+        tolerance: the largest gap of a near-tie, in nats.
 
     Returns:
-        A tie where the baseline holds the candidate's token to be as probable as its own, up to
-        `tolerance`; a fault where it does not; unclassified where that cannot be told.
+        A tie if, for the baseline, the candidate's token is as probable as its own, up to
+        `tolerance`; a fault if it is not; unclassified if that is unknown.
 
     Example:
         >>> scores = (TokenScore("yes", -0.70, (("yes", -0.70), ("no", -0.71))),)
@@ -102,25 +102,25 @@ def part(
     if place is None:
         return None
     shown = baseline[place : place + 24], candidate[place : place + 24]
-    if told is None or not told.scores:
+    if scored is None or not scored.scores:
         return TextParting(
             "unclassified", place, *shown, reason="the baseline gives no log-probabilities"
         )
-    common = first_difference(baseline, told.text)
+    common = first_difference(baseline, scored.text)
     if common is not None and common < place:
         return TextParting(
             "unclassified",
             place,
             *shown,
-            reason="the baseline answered otherwise when asked for log-probabilities",
+            reason="the baseline answered differently when asked for log-probabilities",
         )
-    found = _score_at(told.scores, place)
+    found = _score_at(scored.scores, place)
     if found is None:
         return TextParting(
             "unclassified",
             place,
             *shown,
-            reason="the baseline tells no log-probability where the texts part",
+            reason="the baseline reports no log-probability where the texts diverge",
         )
     score, start = found
     gap, at_least = _gap(score, candidate[start:])
@@ -129,31 +129,31 @@ def part(
             "unclassified",
             place,
             *shown,
-            reason="the baseline tells no other token where the texts part",
+            reason="the baseline reports no other token where the texts diverge",
         )
     label: Label = "tie" if gap <= tolerance and not at_least else "fault"
     return TextParting(label, place, *shown, gap, at_least)
 
 
 def _score_at(scores: tuple[TokenScore, ...], place: int) -> tuple[TokenScore, int] | None:
-    """The token that holds the character `place`, and where it starts."""
+    """The token that contains the character `place`, and where it starts."""
     start = 0
     for score in scores:
         end = start + len(score.text)
         if place < end:
             return score, start
         start = end
-    # The answer ended here: servers that tell the end token give it a text of its own, or none.
+    # The answer ended here: servers that report the end token give it a special text, or none.
     if scores and not scores[-1].text and place == start:
         return scores[-1], start
     return None
 
 
 def _gap(score: TokenScore, rest: str) -> tuple[float | None, bool]:
-    """How much less probable the token is that `rest` starts with, and whether it is only a bound.
+    """How much less probable the first token of `rest` is, and whether that is only a bound.
 
-    Of several tokens that `rest` starts with, the most probable one: which of them it was cannot be
-    told from the text.
+    If `rest` starts with several tokens, this is the most probable one: the text does not show
+    which of them it was.
     """
     others = [(token, value) for token, value in score.top if token != score.text]
     if not others:
@@ -162,16 +162,16 @@ def _gap(score: TokenScore, rest: str) -> tuple[float | None, bool]:
     matching = [value for token, value in others if token and rest.startswith(token)]
     if matching:
         return best - max(matching), False
-    if not rest:  # the candidate ended: which of the others is the end token is not told
+    if not rest:  # the candidate ended: which of the others is the end token is unknown
         return best - max(value for _, value in others), False
     return best - min(value for _, value in others), True
 
 
 def deviations(one: Reply, other: Reply) -> list[float]:
-    """How far apart two servers hold the tokens of their common beginning, in nats.
+    """The differences of two servers' log-probabilities in their common beginning, in nats.
 
-    The chosen tokens, and those of `TOP` that both tell; each is a difference of log-probabilities
-    in one context.
+    They are those of the chosen tokens, and of the `TOP` tokens that both report; the two
+    log-probabilities are of the same context.
     """
     found: list[float] = []
     for ours, theirs in zip(one.scores or (), other.scores or (), strict=False):
@@ -183,15 +183,15 @@ def deviations(one: Reply, other: Reply) -> list[float]:
 
 
 def all_zero(reply: Reply) -> bool:
-    """Whether every log-probability is exactly 0, which no model gives: they are not computed."""
+    """Whether every log-probability is exactly 0: no model gives that, so they are not computed."""
     return bool(reply.scores) and all(score.logprob == 0.0 for score in reply.scores or ())
 
 
 def made_up(candidate: Reply, baseline: Reply) -> list[tuple[int, str, float]]:
-    """Where a server tells a log-probability of exactly 0 and the other one does not.
+    """Where a server reports a log-probability of exactly 0 and the other one does not.
 
-    Only where both say the same tokens in the same context, and the baseline is sure that the
-    token was not certain: position, token, and the baseline's log-probability.
+    Only places where both have the same tokens in the same context, and where the token was clearly
+    not certain for the baseline: position, token, and the baseline's log-probability.
     """
     found = []
     for place, (theirs, ours) in enumerate(

@@ -1,11 +1,11 @@
-"""Two-sample tests: do plain and speculative answers come from one law?
+"""Two-sample tests: do plain and speculative answers come from one distribution?
 
 The answers to one prompt are exchangeable under the null hypothesis, so every test permutes them
-between the two sides, prompt by prompt; its p-value holds whatever the law is, and however tokens
-of one answer depend on one another (Good, *Permutation, Parametric and Bootstrap Tests*, 2005,
-chapter 3). The statistic is summed over the prompts: small deviations everywhere add up.
+between the two sides, prompt by prompt. Its p-value is valid whatever the distribution is, and
+however the tokens of an answer depend on each other (Good, *Permutation, Parametric and Bootstrap
+Tests*, 2005, chapter 3). The statistic is summed over the prompts, so that small deviations add up.
 
-scipy is imported when a test runs: it comes with the extra `workbench`.
+scipy is imported when a test runs, because it is in the extra `workbench`.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ import numpy.typing as npt
 from paceline.errors import InvalidInput, MissingExtra
 
 Units = Sequence[Hashable]
-"""An answer: its tokens, or its words where tokens are not known."""
+"""An answer: its tokens, or its words if the tokens are unknown."""
 Floats = npt.NDArray[np.float64]
 
 FIRST = 4
-"""How many of the first tokens the test of first tokens looks at."""
+"""The number of tokens that the test of first tokens uses."""
 
 RARE = 5
-"""What was seen fewer times than this on both sides together counts as one kind, "the rest"."""
+"""Tokens seen less often than this, on both sides together, are pooled as "the rest"."""
 
 SCREENING = 999
-"""Permutations of the first look. Only where it finds p below `SUSPICIOUS` are more drawn."""
+"""The permutations of the first look. Only if its p is below `SUSPICIOUS` are more drawn."""
 
 SUSPICIOUS = 0.05
 
@@ -56,7 +56,7 @@ class Stratum:
 
 @dataclass(frozen=True, slots=True)
 class TestResult:
-    """What a test gave.
+    """The result of a test.
 
     Args:
         name: of the test.
@@ -64,9 +64,9 @@ class TestResult:
         adjusted: the same, corrected for the number of tests (Holm).
         statistic: summed over the prompts.
         null_mean, null_variance: of the statistic under permutation.
-        strata: how many prompts had answers that vary in what the test looks at.
-        resamples: how many permutations were drawn.
-        by_stratum: the p-value of each such prompt by itself, by its name; not corrected.
+        strata: the number of prompts whose answers vary in what the test counts.
+        resamples: the number of permutations that were drawn.
+        by_stratum: the p-value of each such prompt alone, by its name; not corrected.
     """
 
     name: str
@@ -80,7 +80,7 @@ class TestResult:
     by_stratum: dict[str, float]
 
     def to_json(self) -> dict[str, Any]:
-        """A row of evidence."""
+        """The result as a row of evidence."""
         worst = min(self.by_stratum, key=self.by_stratum.__getitem__, default=None)
         return {
             "test": self.name,
@@ -110,12 +110,12 @@ def compare(
     """Run all tests on answers of both sides.
 
     - *first tokens*: chi-square of the token at each of the first `FIRST` positions;
-    - *tokens* and *pairs of tokens*: chi-square of how often each comes in an answer;
+    - *tokens* and *pairs of tokens*: chi-square of how often each occurs in an answer;
     - *length*: the Kolmogorov-Smirnov distance of the lengths.
 
     Args:
-        strata: one a prompt.
-        false_alarm_rate: that of all tests together; decides how finely p-values are worked out.
+        strata: one per prompt.
+        false_alarm_rate: of all tests together; it decides how finely p-values are resolved.
         seed: of the permutations.
 
     Raises:
@@ -128,7 +128,7 @@ def compare(
     rng = np.random.default_rng(seed)
     results = [_run(test, strata, SCREENING, rng) for test in _TESTS]
     if min((result.p_value for result in results), default=1.0) <= SUSPICIOUS:
-        # A fresh and finer look, whose result stands: the false-alarm rate is that of this look.
+        # A fresh and finer look whose result counts: the false-alarm rate is that of this look.
         fine = max(SCREENING, math.ceil(5 * len(_TESTS) / false_alarm_rate))
         results = [
             _run(test, strata, fine, rng) if result.p_value <= SUSPICIOUS else result
@@ -152,7 +152,7 @@ def compare(
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """P-values corrected so that all tests together keep the error rate (Holm 1979).
+    """P-values corrected so that the error rate holds for all tests together (Holm 1979).
 
     >>> holm([0.01, 0.04, 0.03])
     [0.03, 0.06, 0.06]
@@ -173,13 +173,13 @@ def _run(
     for stratum in strata:
         counts = test.count([*stratum.plain, *stratum.speculative])
         if not counts.size or bool((counts == counts[0]).all()):
-            continue  # nothing varies, so nothing can be told; the same under every permutation
+            continue  # nothing varies, under any permutation, so there is nothing to test
         found = _permute(test, counts, len(stratum.plain), resamples, rng)
         used += 1
         total += float(found.statistic)
         by_stratum[stratum.name] = float(found.pvalue)
         drawn = found.null_distribution
-        # With few answers scipy lists all permutations; then they are drawn from here.
+        # With few answers scipy enumerates all permutations; ours are then drawn from them.
         null += drawn if len(drawn) == resamples else rng.choice(drawn, resamples)
     reached = int((null >= total - 1e-9 * max(1.0, abs(total))).sum())
     p_value = (1 + reached) / (1 + resamples) if used else 1.0
@@ -234,7 +234,7 @@ def load_scipy_stats() -> Any:
 
 
 def _chi_square(one: Floats, two: Floats, n_one: int, n_two: int) -> Floats:
-    """Pearson's statistic of a table of two rows; an answer may count in several columns."""
+    """Pearson's statistic of a table with two rows; an answer may count in several columns."""
     pooled = (one + two) / (n_one + n_two)
     apart = one / n_one - two / n_two
     scale = n_one * n_two / (n_one + n_two)
@@ -243,7 +243,7 @@ def _chi_square(one: Floats, two: Floats, n_one: int, n_two: int) -> Floats:
 
 
 def _kolmogorov_smirnov(one: Floats, two: Floats, n_one: int, n_two: int) -> Floats:
-    """The largest distance of two cumulative laws, from counts of answers up to each length."""
+    """The largest distance of two cumulative distributions, from answers up to each length."""
     found: Floats = np.abs(one / n_one - two / n_two).max(axis=-1)
     return found
 
@@ -279,7 +279,7 @@ def _lengths(answers: Sequence[Units]) -> Floats:
 
 
 def _count(marks: Sequence[Iterable[Hashable]]) -> Floats:
-    """How often each answer has each mark, `[answers, marks]`."""
+    """The number of times that each mark occurs in each answer, `[answers, marks]`."""
     columns: dict[Hashable, int] = {}
     for answer in marks:
         for mark in answer:

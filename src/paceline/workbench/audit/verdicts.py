@@ -1,4 +1,4 @@
-"""What an audit finds: findings with their evidence, and the verdict that they add up to."""
+"""The findings of an audit with their evidence, and the overall verdict."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ SCHEMA = 1
 
 
 class Verdict(StrEnum):
-    """What an audit says, and each of its checks."""
+    """The verdict of an audit, and of each of its checks."""
 
     PASS = "pass"
-    """Nothing differs, and there was enough to see a difference of the stated size."""
+    """Nothing differs, and a difference of the stated size would have been detected."""
     TIE_LIMITED = "tie-limited"
-    """Greedy answers part somewhere, and only where the two best tokens nearly tie, as far as
-    rounding explains it."""
+    """Greedy answers diverge, but only where the two best tokens nearly tie, within what rounding
+    explains."""
     FAULT = "fault"
     """A difference that neither rounding nor chance explains."""
     INCONCLUSIVE = "inconclusive"
-    """Nothing wrong was found, and there was too little to say that nothing is."""
+    """Nothing wrong was found, but there was too little data to say that nothing is."""
 
     @property
     def exit_code(self) -> int:
-        """The exit status of the command line; 2 is for input that cannot be used."""
+        """The exit status of the command line; 2 is for invalid input."""
         return {Verdict.FAULT: 1, Verdict.INCONCLUSIVE: 3}.get(self, 0)
 
 
@@ -37,13 +37,13 @@ _GRAVITY = (Verdict.FAULT, Verdict.INCONCLUSIVE, Verdict.TIE_LIMITED, Verdict.PA
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What one check found.
+    """The result of one check.
 
     Args:
-        check: its name.
-        verdict: None where it did not run, or only tells.
-        summary: a sentence or two for people.
-        numbers: what was measured, by name; plain JSON values.
+        check: the name of the check.
+        verdict: None if it did not run, or only informs.
+        summary: one or two sentences for readers.
+        numbers: the measurements, by name; plain JSON values.
         evidence: rows of plain JSON values with the same keys.
     """
 
@@ -66,12 +66,12 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Audit:
-    """An audit that is done.
+    """A finished audit.
 
     Args:
-        subject: what was audited, by name of the setting; plain JSON values.
-        findings: one a check, in order.
-        seconds: what it took.
+        subject: the settings that were audited, by name; plain JSON values.
+        findings: one per check, in order.
+        seconds: the time it took.
     """
 
     subject: Mapping[str, Any]
@@ -98,7 +98,7 @@ class Audit:
 
 
 def overall(verdicts: Iterable[Verdict | None]) -> Verdict:
-    """The gravest verdict: fault, inconclusive, tie-limited, pass; inconclusive if there is none.
+    """The most severe verdict: fault, inconclusive, tie-limited, pass; inconclusive without any.
 
     >>> overall([Verdict.PASS, None, Verdict.TIE_LIMITED]).value
     'tie-limited'

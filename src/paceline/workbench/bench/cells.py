@@ -1,4 +1,4 @@
-"""Numbers as the cells of a table; an empty cell is something that is not known."""
+"""Numbers as table cells; an unknown number is an empty cell."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from paceline.workbench.bench.statistics import Ratio
 
 
 def number(value: float | None, digits: int) -> str:
-    """A number with this many digits after the point."""
+    """A number with `digits` decimal places."""
     return "" if value is None else f"{value:.{digits}f}"
 
 
@@ -40,6 +40,6 @@ def with_interval(ratio: Ratio | None) -> str:
 
 
 def padded(rates: Sequence[float | None], length: int) -> list[str]:
-    """Rates by position, and empty cells up to a number of positions."""
+    """Rates by position, padded with empty cells to `length` positions."""
     cells = [number(rate, 2) for rate in rates[:length]]
     return cells + [""] * (length - len(cells))

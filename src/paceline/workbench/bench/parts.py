@@ -1,4 +1,4 @@
-"""The sections on what a speed-up is made of: acceptance, time, and what the cost model says."""
+"""The sections that explain a speed-up: acceptance, time, and the cost model."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def _curve(group: Group, kind: str) -> list[tuple[float, figures.Point]]:
 
 
 def time_blocks(result: BenchResult, *, plots: bool) -> tuple[Block, ...]:
-    """Where the time of a token went, and the memory."""
+    """The time per token by part, and the memory."""
     parts = ("prefill", "draft", "target", "verify", "rest")
     rows, bars = [], {}
     for place, method in enumerate(result.methods):
@@ -82,13 +82,13 @@ def time_blocks(result: BenchResult, *, plots: bool) -> tuple[Block, ...]:
             )
         )
     table = Table(
-        ("ms a token", *parts, "all", "peak MB"),
+        ("ms per token", *parts, "all", "peak MB"),
         tuple(rows),
         caption="Milliseconds for each token of the answers.",
     )
     if not plots or not bars:
         return (table,)
-    figure = figures.stacked(bars, label="milliseconds a token")
+    figure = figures.stacked(bars, label="milliseconds per token")
     return (
         table,
         Figure(
@@ -98,7 +98,7 @@ def time_blocks(result: BenchResult, *, plots: bool) -> tuple[Block, ...]:
 
 
 def predicted_blocks(result: BenchResult, *, plots: bool) -> tuple[Block, ...]:
-    """The cost model against the clock, by method and category."""
+    """Predicted and measured speed-ups, by method and category."""
     rows = []
     points: dict[str, list[tuple[float, float]]] = {}
     for place, method in enumerate(result.methods):
@@ -129,7 +129,7 @@ def predicted_blocks(result: BenchResult, *, plots: bool) -> tuple[Block, ...]:
             Figure(
                 "Predicted against measured",
                 figures.inline_svg(figure, "predicted", "Predicted against measured speed-up"),
-                "One point a category. On the dashed line both agree.",
+                "One point per category. On the dashed line both agree.",
             )
         )
     headers = ("method", "category", "predicted", "measured", "off by")

@@ -1,7 +1,7 @@
-"""What the cost model says of a method, from acceptance by position and the price of each part.
+"""The speed-up of a method by the cost model, from acceptance by position and costs.
 
-Where this and the measured speed-up differ, the parts do not simply add up: a cache that grows, a
-machine that slows down, a draft that costs more after a rejection.
+If this and the measured speed-up differ, the parts do not simply add up: a cache grows, a machine
+slows down, or a draft costs more after a rejection.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ class Prices:
 
     Args:
         passes: a target pass, by its number of rows, over the rounds of all methods.
-        drafts: proposing, by method, drafter and the length of the longest path.
-        hosts: verifying and all else of a round, by method.
+        drafts: proposing, by method, drafter and length of the longest path.
+        hosts: verification and the rest of a round, by method.
     """
 
     passes: dict[int, float]
@@ -30,10 +30,10 @@ class Prices:
     hosts: dict[int, float]
 
     def once_s(self, run: Run) -> float:
-        """What the first draft of each drafter in a run took beyond its price.
+        """The time that the first draft of each drafter in a run took beyond its price.
 
-        A draft model that is not asked in every round takes the prompt in when it is first asked.
-        That is paid once, by the length of the prompt, and so is no part of any price.
+        A draft model that is not used in every round reads the prompt when it is first used. That
+        happens once and depends on the length of the prompt, so it is not part of any price.
         """
         first: dict[str, RoundFacts] = {}
         for item in run.rounds:
@@ -54,7 +54,7 @@ class Prices:
 
 
 def prices_of(runs: Sequence[Run]) -> Prices:
-    """The prices, from every round that was run."""
+    """The prices, from all rounds."""
     passes: dict[int, list[float]] = {}
     drafts: dict[tuple[int, str, int], list[float]] = {}
     hosts: dict[int, list[float]] = {}
@@ -74,11 +74,11 @@ def prices_of(runs: Sequence[Run]) -> Prices:
 
 
 def predicted_speedup(runs: Iterable[Run], method: int, prices: Prices) -> float | None:
-    """Tokens a round over the price of a round, against plain decoding; None without a round.
+    """Tokens per round over the price of a round, relative to plain decoding; None without a round.
 
-    Tokens a round come from the conditional acceptance rate at each position and the share of
-    rounds that drafted so far (`economics.cost.expected_tokens` for each length of draft), which is
-    how the planner predicts too; they are not the tokens that were counted.
+    The tokens per round are computed from the conditional acceptance rate at each position and the
+    share of rounds that drafted as far (`economics.cost.expected_tokens` for each draft length), as
+    in the planner; they are not the tokens that were counted.
     """
     own = [run for run in runs if run.method == method]
     rounds = [item for run in own for item in run.rounds]
@@ -86,7 +86,7 @@ def predicted_speedup(runs: Iterable[Run], method: int, prices: Prices) -> float
         return None
     counts = counts_of(rounds)
     rates = stats.conditional_acceptance_rate_per_position(counts) or ()
-    # After a position where nothing was tested none was reached: the rate there changes nothing.
+    # A position after an untested one is never reached, so its rate does not matter.
     profile = AcceptanceProfile(tuple(rate or 0.0 for rate in rates), beyond=0.0)
     lengths = [item.path_length for item in rounds]
     tokens = sum(cost.expected_tokens(profile, length) for length in lengths) / len(rounds)

@@ -1,4 +1,4 @@
-"""The result of a benchmark as a report: what came out, tables, plots, definitions."""
+"""The result of a benchmark as a report: verdicts, tables, plots, definitions."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ def report(result: BenchResult, *, plots: bool = True) -> Report:
     """The whole report.
 
     Args:
-        result: what was measured.
-        plots: make them; that needs matplotlib.
+        result: the measurements.
+        plots: whether to make plots, which needs matplotlib.
     """
     sections = [
         Section("Result", (*verdicts(result), overall_table(result))),

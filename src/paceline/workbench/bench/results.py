@@ -36,10 +36,10 @@ class Difference:
     """An answer whose tokens are not those of plain decoding.
 
     Args:
-        item, method: which one; method 0 is plain decoding against itself.
+        item, method: the places of its prompt and method; 0 is plain decoding against itself.
         position: of the first token that differs.
-        parting: why, if the two parted again when they were looked into; else None.
-        looked: whether they were looked into.
+        parting: why, if the two diverged again when they were examined; else None.
+        looked: whether they were examined.
     """
 
     item: int
@@ -50,7 +50,7 @@ class Difference:
 
     @property
     def label(self) -> str:
-        """A "tie", a "fault", or why neither can be said."""
+        """A "tie", a "fault", or why it is neither."""
         if not self.looked:
             return "not looked into"
         return "not repeated" if self.parting is None else self.parting.label
@@ -58,18 +58,18 @@ class Difference:
 
 @dataclass(frozen=True)
 class Group:
-    """What some of the runs of one method say.
+    """The figures of some of the runs of one method.
 
     Args:
-        ratio: the speed-up of decoding; None where nothing was made.
+        ratio: the speed-up of decoding; None if nothing was generated.
         total_ratio: the same with the prefill.
-        predicted: by the cost model.
-        tokens_per_second: tokens of all answers over the time of all decoding.
+        predicted: the speed-up by the cost model.
+        tokens_per_second: the tokens of all answers divided by the time of all decoding.
         counts: acceptance by position.
         num_draft_tokens: all drafted nodes.
-        parts_s: where the time went.
-        num_runs, num_tokens: how many.
-        peak_bytes: the most memory.
+        parts_s: the time by part.
+        num_runs, num_tokens: the numbers of runs and of tokens.
+        peak_bytes: the peak memory.
     """
 
     ratio: Ratio | None
@@ -85,12 +85,12 @@ class Group:
 
     @property
     def mean_acceptance_length(self) -> float | None:
-        """Tokens a round, the correction or bonus included."""
+        """Tokens per round, including the correction or bonus."""
         return stats.mean_acceptance_length(self.counts)
 
     @property
     def draft_acceptance_rate(self) -> float | None:
-        """Accepted over all drafted tokens, those after a rejection included."""
+        """Accepted over all drafted tokens, including those after a rejection."""
         drafted = self.num_draft_tokens
         return self.counts.num_accepted_tokens / drafted if drafted else None
 
@@ -120,14 +120,14 @@ class Group:
 
 @dataclass(frozen=True)
 class BenchResult:
-    """Everything that was measured, and what follows from it.
+    """All measurements, and the figures computed from them.
 
     Args:
         items: the prompts.
         methods: the first is plain decoding.
         runs: in order.
-        differences: every answer that was not plain decoding's; None where tokens need not be
-            the same, since chance is drawn.
+        differences: every answer that was not plain decoding's; None if tokens need not be the
+            same, because they are sampled.
         interrupted: whether runs are missing because the user stopped.
         about: model, options and environment, for the report.
     """
@@ -141,7 +141,7 @@ class BenchResult:
 
     @cached_property
     def noise(self) -> Noise:
-        """Of plain decoding against itself."""
+        """The noise, from plain decoding against itself."""
         return noise_of(self.runs)
 
     @cached_property
@@ -159,7 +159,7 @@ class BenchResult:
         return {}
 
     def group(self, method: int, category: str | None = None) -> Group:
-        """What the runs of a method say, on the prompts of one category or on all."""
+        """The figures of a method, on the prompts of one category or on all."""
         key = method, category
         if key not in self._groups:
             self._groups[key] = self._group(method, category)
@@ -195,7 +195,7 @@ class BenchResult:
         return fastest(self.runs, len(self.methods), self.noise)
 
     def prompt_ratios(self, method: int) -> list[PromptRatio]:
-        """The speed-up of a method, prompt by prompt, with what noise alone could do."""
+        """The speed-up of a method, prompt by prompt, with the range that noise alone explains."""
         return prompt_ratios(self.runs, method, self.noise)
 
     def to_json(self) -> dict[str, Any]:
@@ -228,7 +228,7 @@ class BenchResult:
         }
 
     def _same(self, method: int) -> dict[str, Any] | None:
-        """Whether the tokens were plain decoding's; None where they need not be."""
+        """Whether the tokens were plain decoding's; None if they need not be."""
         if method not in self.differences:
             return None
         found = self.differences[method]

@@ -1,4 +1,4 @@
-"""Make the runs: warm up, then take turns, and look into every answer that differs."""
+"""Make the runs: warm up, then alternate, and examine every answer that differs."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ class Setting:
         model: the target.
         prompts: as `LanguageModel.generate` takes them.
         methods: the options of each method; the first is plain decoding.
-        common: options of all: sampling, length.
-        seed: of the first prompt; each has one of its own, the same for every method.
-        drafting: the settings for drafters that each prompt brings; empty is none.
-        takes: the names of those that each method takes.
+        common: the options of all methods: sampling, length.
+        seed: of the first prompt; each prompt has its own, the same for every method.
+        drafting: the settings for drafters that come with each prompt; may be empty.
+        takes: the names of the settings that each method takes from prompts.
     """
 
     model: LanguageModel
@@ -59,14 +59,14 @@ class Setting:
 
 
 def check(setting: Setting, sources: Sequence[str]) -> None:
-    """Find what cannot be run, a prompt too long say, before anything is.
+    """Find what cannot be run, such as a prompt that is too long, before anything is run.
 
     Args:
         setting: what is to be run.
         sources: where each prompt comes from, for messages.
 
     Raises:
-        PacelineError: as `LanguageModel.generate` does.
+        PacelineError: as in `LanguageModel.generate`.
     """
     for method in range(len(setting.methods)):
         if not setting.taken(method):
@@ -111,7 +111,7 @@ def run(setting: Setting, step: Step, **changes: Any) -> Run:
                 tokens += event.tokens
                 rounds.append(_facts(event))
                 memory.look()
-                begun += perf_counter() - end  # looking is no decoding
+                begun += perf_counter() - end  # measuring memory is not decoding
                 end = perf_counter()
             elif isinstance(event, Finished):
                 finish = event.reason.value
@@ -129,9 +129,9 @@ def run(setting: Setting, step: Step, **changes: Any) -> Run:
 
 
 def parting(setting: Setting, item: int, method: int, position: int) -> Parting | None:
-    """Why an answer parts from plain decoding at `position`; None where it does not, this time.
+    """Why an answer diverges from plain decoding at `position`; None if it does not do so again.
 
-    Both are run again, up to there, with the logits after each token.
+    Both are run again up to there, keeping the logits after each token.
     """
     plain, plain_logits = _with_logits(setting, Step(item, 0), position)
     other, other_logits = _with_logits(setting, Step(item, method), position)
@@ -179,7 +179,7 @@ def _facts(event: Round) -> RoundFacts:
 
 
 class _Memory:
-    """The most memory seen: of the accelerator where the model is on one, else of the process."""
+    """The peak memory: of the accelerator if the model is on one, else of the process."""
 
     def __init__(self, device: torch.device | None) -> None:
         import psutil
@@ -191,7 +191,7 @@ class _Memory:
             torch.cuda.reset_peak_memory_stats(self._device)
 
     def look(self) -> None:
-        """Take the reading of now."""
+        """Read the memory now."""
         if self._device is not None:
             now = torch.cuda.max_memory_allocated(self._device)
         else:
@@ -200,9 +200,9 @@ class _Memory:
 
 
 def differing(runs: Sequence[Run]) -> dict[tuple[int, int], int]:
-    """The first differing token of each (prompt, method) whose answer is not plain decoding's.
+    """The first token, by (prompt, method), at which an answer differs from plain decoding.
 
-    Plain decoding is compared with itself too. Those that are equal are left out.
+    Plain decoding is compared with itself too. Equal answers are left out.
     """
     first: dict[int, Run] = {}
     for run in runs:

@@ -1,4 +1,4 @@
-"""One answer by one method: what its rounds did and took."""
+"""One answer by one method: the results and times of its rounds."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ class RoundFacts(NamedTuple):
     """One round.
 
     Args:
-        num_tokens: that became final.
+        num_tokens: the tokens that became final.
         path_length: the drafted tokens on the longest path; for a chain, all of them.
         num_draft_tokens: all drafted nodes.
         num_accepted_tokens: of `num_tokens`, those that were drafted.
-        num_rows: of the target pass.
+        num_rows: the rows of the target pass.
         draft_s, target_s, verify_s: host seconds.
-        drafter: which one made the draft, where a method has several.
+        drafter: which one made the draft, if the method has several.
     """
 
     num_tokens: int
@@ -45,9 +45,9 @@ class Run:
         finish_reason: "stop" or "length".
         num_prompt_tokens: the length of the prompt.
         rounds: in order.
-        prefill_s: from the start until the prompt was in the caches, the draft model's too.
+        prefill_s: from the start until the prompt was in all caches, the draft model's included.
         decode_s: from there to the last token.
-        peak_bytes: the most memory that the process held at the end of a round; None unknown.
+        peak_bytes: the peak memory of the process at the end of a round; None if unknown.
     """
 
     item: int
@@ -67,12 +67,12 @@ class Run:
 
     @property
     def marks(self) -> str:
-        """What became of drafts, a character a token of the answer; see `marks_of`."""
+        """The fate of drafts, one character per token of the answer; see `marks_of`."""
         return marks_of(self.rounds)
 
     @property
     def tokens_per_second(self) -> float | None:
-        """Tokens a second of decoding, prefill aside; None without a token."""
+        """Tokens per second of decoding, without the prefill; None without a token."""
         return len(self.tokens) / self.decode_s if self.tokens else None
 
     @property
@@ -82,7 +82,7 @@ class Run:
 
     @property
     def parts_s(self) -> dict[str, float]:
-        """Where the time went; `rest` is the host's, between the parts."""
+        """The time by part; `rest` is host time between the parts."""
         draft = sum(item.draft_s for item in self.rounds)
         target = sum(item.target_s for item in self.rounds)
         verify = sum(item.verify_s for item in self.rounds)
@@ -100,17 +100,17 @@ def counts_of(rounds: Iterable[RoundFacts]) -> AcceptanceCounts:
     counts = AcceptanceCounts()
     for item in rounds:
         accepted = item.num_accepted_tokens
-        # A block that the end of the answer cut at an accepted token rejected nothing.
+        # A block that the end of the answer cut at an accepted token has no rejection.
         tested = accepted if item.num_tokens == accepted else None
         counts = counts.add(item.path_length, accepted, tested)
     return counts
 
 
 def marks_of(rounds: Iterable[RoundFacts]) -> str:
-    """Where in the answer drafts were accepted: a character a token.
+    """Where in the answer drafts were accepted, one character per token.
 
-    `1` is an accepted draft token, `0` the target's own where it rejected one, `+` its own after
-    a draft of which all was accepted, and `-` that of a round without a draft.
+    `1` is an accepted draft token, `0` the correction after a rejection, `+` the bonus token after
+    a draft that was accepted as a whole, and `-` the token of a round without a draft.
 
     Example:
         >>> marks_of([RoundFacts(3, 4, 4, 2, 5, 0, 0, 0), RoundFacts(1, 0, 0, 0, 1, 0, 0, 0)])

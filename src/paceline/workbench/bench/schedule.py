@@ -1,4 +1,4 @@
-"""The order of the runs: method by method on each prompt, so that noise falls on all alike."""
+"""The order of the runs: all methods on each prompt in turn, so that noise affects all equally."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ class Step(NamedTuple):
 def schedule(num_items: int, num_methods: int, repeats: int) -> Iterator[Step]:
     """Every run, in order.
 
-    On each prompt, `repeats` times, every method has a turn and plain decoding has two, half a
-    cycle apart: their ratio is 1 but for noise, which is how the noise is known. The cycle is
-    rotated from turn to turn, so that no method always comes first or after the same other one.
+    On each prompt, `repeats` times, every method runs once and plain decoding twice, half a cycle
+    apart: the ratio of the two differs from 1 only by noise, which measures the noise. The cycle is
+    rotated each time, so that no method always comes first or after the same other one.
 
     Example:
         >>> [step.method for step in schedule(2, 3, 1)]
@@ -35,5 +35,5 @@ def schedule(num_items: int, num_methods: int, repeats: int) -> Iterator[Step]:
 
 
 def num_steps(num_items: int, num_methods: int, repeats: int) -> int:
-    """How many runs `schedule` makes."""
+    """The number of runs of `schedule`."""
     return num_items * repeats * (num_methods + 1)

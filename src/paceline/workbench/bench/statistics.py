@@ -1,8 +1,8 @@
-"""What runs say: speed-up with its interval, acceptance, time, and how large the noise is.
+"""Statistics of runs: speed-up with its interval, acceptance, time, and the size of the noise.
 
-The noise of this machine is measured, not assumed. Plain decoding runs twice in every cycle; the
-ratio of the two is 1 but for noise, so the root mean square of its logarithm, over sqrt 2, is the
-standard deviation of the logarithm of one run's speed.
+The noise of this machine is measured, not assumed. Plain decoding runs twice in every cycle. The
+ratio of the two differs from 1 only by noise, so the root mean square of its logarithm, divided by
+sqrt 2, is the standard deviation of the logarithm of one run's speed.
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ from paceline.workbench.bench.runs import Run
 CONFIDENCE = 0.95
 
 FEWEST_PROMPTS = 3
-"""Fewer do not show how much prompts differ, so there is no interval."""
+"""Fewer prompts do not show how much prompts differ, so there is no interval."""
 
 CHEAPER_PASSES = 1.15
-"""How far a speed-up may exceed the tokens a round before it is called noise. On some machines a
+"""How far a speed-up may exceed the tokens per round before it is called noise. On some machines a
 pass over a few rows takes a little less time than one over a single row."""
 
 
 @dataclass(frozen=True)
 class Noise:
-    """How much the speed of one run scatters, by plain decoding against itself.
+    """How much the speed of one run varies, from plain decoding against itself.
 
     Args:
-        deviation: the standard deviation of the logarithm of one run's tokens a second, about its
-            relative scatter; None where plain decoding ran once only.
-        num_pairs: how many pairs of plain runs it comes from.
-        ratio: the geometric mean of second over first plain run, 1 where nothing drifts.
+        deviation: the standard deviation of the logarithm of one run's tokens per second, about its
+            relative standard deviation; None if plain decoding ran only once.
+        num_pairs: the number of pairs of plain runs that it comes from.
+        ratio: the geometric mean of second over first plain run, 1 without drift.
     """
 
     deviation: float | None
@@ -43,7 +43,7 @@ class Noise:
     ratio: float | None
 
     def interval(self, num_runs: int, num_plain: int) -> float | None:
-        """How many times a ratio of means can be off by noise alone, at `CONFIDENCE`.
+        """The factor by which noise alone can change a ratio of means, at `CONFIDENCE`.
 
         Example:
             >>> round(Noise(0.05, 60, 1.0).interval(1, 2), 3)
@@ -62,9 +62,9 @@ class Ratio:
     Args:
         value: the geometric mean over prompts.
         low, high: the interval; None with fewer than `FEWEST_PROMPTS`.
-        num_prompts: how many.
-        possible: the geometric mean of the tokens that a round gave, over those of a plain round:
-            the most that speculation can gain where a pass over more rows takes no less time.
+        num_prompts: the number of prompts.
+        possible: the geometric mean of the tokens per round, relative to plain decoding:
+            the most that speculation can gain if passes over more rows are not faster.
     """
 
     value: float
@@ -75,7 +75,7 @@ class Ratio:
 
     @property
     def is_possible(self) -> bool:
-        """Whether tokens a round allow for it. What exceeds them far was made by noise."""
+        """Whether the tokens per round allow it. A value far above them is noise."""
         return self.value <= CHEAPER_PASSES * self.possible
 
 
@@ -86,7 +86,7 @@ class PromptRatio:
     Args:
         item: the place of the prompt.
         value: over plain decoding.
-        low, high: how far noise alone may have moved it; None where the noise is not known.
+        low, high: the range within noise; None if the noise is unknown.
     """
 
     item: int
@@ -96,7 +96,7 @@ class PromptRatio:
 
     @property
     def is_slower(self) -> bool:
-        """Whether it is below plain by more than noise."""
+        """Whether it is slower than plain decoding by more than noise."""
         return self.high is not None and self.high < 1
 
 
@@ -114,7 +114,7 @@ def noise_of(runs: Sequence[Run]) -> Noise:
     for (_, method), found in by_prompt(runs).items():
         if method == 0:
             speeds = [speed for run in found if (speed := run.tokens_per_second) is not None]
-            # Non-overlapping pairs, so that each is a trial of its own.
+            # Non-overlapping pairs, so that they are independent.
             logs += [math.log(b / a) for a, b in list(pairwise(speeds))[::2]]
     if not logs:
         return Noise(None, 0, None)
@@ -123,7 +123,7 @@ def noise_of(runs: Sequence[Run]) -> Noise:
 
 
 def log_speed(runs: Sequence[Run], *, with_prefill: bool = False) -> float | None:
-    """The mean logarithm of tokens a second; None where no run made a token."""
+    """The mean logarithm of tokens per second; None if no run made a token."""
     logs = [
         math.log(len(run.tokens) / (run.total_s if with_prefill else run.decode_s))
         for run in runs
@@ -167,12 +167,12 @@ def compare(
     with_prefill: bool = False,
     confidence: float = CONFIDENCE,
 ) -> Ratio | None:
-    """How many times as fast one method is as another, over the prompts that both ran on.
+    """The speed of one method relative to another, over the prompts that both ran on.
 
-    The interval is Student's for the mean of the logarithms, prompt by prompt: it holds the spread
-    between prompts and the noise of the runs alike, so that it says what another benchmark of
-    other prompts of this kind would find. It is never narrower than the noise that plain decoding
-    shows against itself: few prompts can agree by chance.
+    The interval is Student's for the mean of the logarithms, prompt by prompt. It covers both the
+    spread between prompts and the noise of the runs, so it tells what another benchmark with other
+    prompts of this kind would find. It is never narrower than the noise of plain decoding against
+    itself, because a few prompts can agree by chance.
     """
     groups = by_prompt(runs)
     logs, possible, variances = [], [], []
@@ -200,7 +200,7 @@ def _half_width(logs: Sequence[float], variances: float, noise: Noise, confidenc
 
     Args:
         logs: logarithms of the ratio, one per prompt.
-        variances: the sum over prompts of that of one logarithm, in variances of a run.
+        variances: the sum over prompts of the variance of one logarithm, in variances of a run.
         noise: of one run.
         confidence: of the interval.
     """
@@ -218,12 +218,12 @@ def _tokens_a_round(runs: Sequence[Run], unknown: float) -> float:
 
 
 def fastest(runs: Sequence[Run], num_methods: int, noise: Noise) -> list[int]:
-    """The methods among which the fastest is, the one of the best figure first.
+    """The methods that may be the fastest, the best first.
 
-    Others are left out that are slower than it beyond noise and prompts. All comparisons together
-    are wrong in at most 1 - `CONFIDENCE` of cases (Bonferroni). Empty where nothing can be said:
-    too few prompts, or a figure that tokens a round do not allow, which shows that the timings of
-    this benchmark cannot be trusted.
+    Methods are left out that are slower than the best beyond noise and the spread of prompts. All
+    comparisons together are wrong in at most 1 - `CONFIDENCE` of cases (Bonferroni). Empty if
+    nothing can be said: too few prompts, or a speed-up that the tokens per round do not allow,
+    which shows that the timings of this benchmark cannot be trusted.
     """
     ratios = {
         place: ratio
@@ -246,7 +246,7 @@ def fastest(runs: Sequence[Run], num_methods: int, noise: Noise) -> list[int]:
 
 
 def share_of_time(runs: Sequence[Run]) -> Mapping[str, float]:
-    """Where the time of these runs went, in seconds, all together."""
+    """The total time of these runs by part, in seconds."""
     total: dict[str, float] = {}
     for run in runs:
         for part, seconds in run.parts_s.items():

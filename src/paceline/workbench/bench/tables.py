@@ -1,4 +1,4 @@
-"""The tables of speed-ups: of all prompts, by category, prompt by prompt."""
+"""The tables of speed-ups: over all prompts, by category, prompt by prompt."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from paceline.workbench.report import Block, Figure, Table, Text, figures
 
 
 def overall_table(result: BenchResult) -> Table:
-    """One row a method."""
+    """One row per method."""
     headers = (
         "method", "tokens/s", "speed-up", "95\N{NO-BREAK SPACE}%", "with prefill", "predicted",
         "acceptance length", "draft acceptance", "same tokens",
@@ -90,7 +90,7 @@ def category_blocks(result: BenchResult, *, plots: bool) -> tuple[Block, ...]:
 
 
 def prompt_table(result: BenchResult) -> Table:
-    """The speed-up on every prompt; those slower beyond noise are marked."""
+    """The speed-up on every prompt; those that are slower beyond noise are marked."""
     ratios = {
         (place, ratio.item): ratio
         for place in range(1, len(result.methods))
@@ -111,5 +111,5 @@ def prompt_table(result: BenchResult) -> Table:
         tuple(rows),
         num_names=2,
         caption="Speed-up on each prompt."
-        + (f" Noise alone moves one by up to {off - 1:.0%}." if off else ""),
+        + (f" Noise alone changes one by up to {off - 1:.0%}." if off else ""),
     )

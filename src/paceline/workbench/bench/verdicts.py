@@ -1,4 +1,4 @@
-"""What a benchmark found, in sentences, each no stronger than the measurements allow."""
+"""The findings of a benchmark in sentences, none stronger than the measurements allow."""
 
 from __future__ import annotations
 
@@ -8,18 +8,22 @@ from paceline.workbench.bench.statistics import FEWEST_PROMPTS
 from paceline.workbench.report import Verdict
 
 NOISY = 0.2
-"""The scatter of one run above which a report says that the machine was busy."""
+"""The deviation of one run above which a report says that the machine was busy."""
 
 _SHOWN = 5
-"""How many of the answers that differ a sentence names."""
+"""The number of differing answers that a sentence names."""
 
 
 def verdicts(result: BenchResult) -> list[Verdict]:
-    """What came out, in sentences."""
+    """The findings, in sentences."""
     found: list[Verdict | None] = []
     if result.interrupted:
         found.append(
-            Verdict("warning", "interrupted", "Stopped before the end; this is what was measured.")
+            Verdict(
+                "warning",
+                "interrupted",
+                "Stopped before the end; these are the measurements so far.",
+            )
         )
     found += [_best(result), _harm(result), _sameness(result), _noise(result)]
     return [verdict for verdict in found if verdict is not None]
@@ -34,7 +38,7 @@ def _noise(result: BenchResult) -> Verdict | None:
     return Verdict(
         "warning" if busy else "neutral",
         "noise",
-        f"One run scatters by {noise.deviation:.1%} (standard deviation, from "
+        f"The speed of a run varies by {noise.deviation:.1%} (standard deviation, from "
         f"{noise.num_pairs} pairs of plain runs); the second plain run of a pair was "
         f"{noise.ratio:.3f} times as fast as the first.{advice}",
     )
@@ -60,44 +64,44 @@ def _best(result: BenchResult) -> Verdict | None:
         return Verdict(
             "warning",
             "measure again",
-            f"`{result.methods[place].name}` came to {ratio.value:.2f} times plain decoding, but "
-            f"its tokens a round allow at most {ratio.possible:.2f}. That is noise, and it may be "
-            "in every other figure here. Close what else the machine runs, and measure again, "
-            "with --repeats 3 say.",
+            f"`{result.methods[place].name}` was {ratio.value:.2f} times as fast as plain "
+            f"decoding, but its tokens per round allow at most {ratio.possible:.2f}. That is "
+            "noise, and it may affect every other figure here. Close other programs, and measure "
+            "again, for example with --repeats 3.",
         )
     first = max(ratios, key=lambda place: ratios[place].value)
     if ratios[first].num_prompts < FEWEST_PROMPTS:
         return Verdict(
             "warning",
             "undecided",
-            f"The best figure is that of {named(first)}, in times of plain decoding. Fewer than "
-            f"{FEWEST_PROMPTS} prompts say little about others: take more.",
+            f"The best speed-up over plain decoding is that of {named(first)}. Fewer than "
+            f"{FEWEST_PROMPTS} prompts say little about others: use more.",
         )
     best, *rest = result.fastest
     if not best:
         return Verdict(
             "bad",
             "slower" if not rest else "no gain",
-            f"No method was faster than plain decoding. The best was {named(first)}, in times of "
-            "its speed.",
+            "No method was faster than plain decoding. The best speed-up was that of "
+            f"{named(first)}.",
         )
     if not rest:
         return Verdict(
-            "good", "faster", f"The fastest was {named(best)}, in times of plain decoding."
+            "good", "faster", f"The fastest was {named(best)}, as speed-up over plain decoding."
         )
     if 0 not in rest:
         return Verdict(
             "good",
             "faster",
-            f"All faster than plain decoding, and too close to tell apart: "
-            f"{', '.join(map(named, result.fastest))}. Take more prompts, or --repeats.",
+            f"All are faster than plain decoding, and too close to distinguish: "
+            f"{', '.join(map(named, result.fastest))}. Use more prompts, or --repeats.",
         )
     others = ", ".join(named(place) for place in rest if place)
     return Verdict(
         "warning",
         "undecided",
-        f"The best figure is that of {named(best)}, in times of plain decoding, which noise alone "
-        f"could have made. {f'Nor is it apart from {others}. ' if others else ''}Take more "
+        f"The best speed-up over plain decoding is that of {named(best)}; noise alone could "
+        f"explain it. {f'Nor does it clearly differ from {others}. ' if others else ''}Use more "
         "prompts, or --repeats.",
     )
 
@@ -113,16 +117,18 @@ def _harm(result: BenchResult) -> Verdict | None:
     harmed = {name: count for name, count in counts.items() if count}
     if not harmed:
         return Verdict(
-            "good", "no harm", "No method was slower than plain beyond noise on a prompt."
+            "good", "no harm", "On no prompt was a method slower than plain decoding beyond noise."
         )
     listed = ", ".join(f"`{name}` on {count}" for name, count in harmed.items())
-    return Verdict("warning", "slower", f"Prompts slower than plain beyond noise: {listed}.")
+    return Verdict(
+        "warning", "slower", f"Prompts slower than with plain decoding beyond noise: {listed}."
+    )
 
 
 def _sameness(result: BenchResult) -> Verdict | None:
     if not result.differences:
         return Verdict(
-            "neutral", "not compared", "Tokens are drawn by chance, so they need not be the same."
+            "neutral", "not compared", "Tokens are sampled, so they need not be the same."
         )
     every = [item for found in result.differences.values() for item in found]
     if not every:

@@ -1,4 +1,4 @@
-"""The planner: from an acceptance rate and measured costs to a method, a draft length, settings.
+"""The planner: acceptance rates and measured costs give a method, a draft length and settings.
 
 `formula` needs two numbers. The rest measures this machine (`measure`), takes acceptance from a
 replay or a benchmark, and predicts (`predict`), decides (`decide`) and exports (`export`).

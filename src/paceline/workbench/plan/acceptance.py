@@ -15,17 +15,17 @@ from paceline.workbench.plan.marks import counts_by_length, labels, merged
 from paceline.workbench.workload.methods import DraftSource
 
 LONGEST = 16
-"""The longest draft that is looked for in answers whose lengths a controller chose."""
+"""The longest draft length to plan from answers whose draft lengths a controller chose."""
 
 
 @dataclass(frozen=True, slots=True)
 class MeasuredSpeed:
-    """What a method gave whose draft lengths a controller chose: it cannot be predicted.
+    """The measured speed of a method whose draft lengths a controller chose: it is not predicted.
 
     Args:
-        name: of the method.
+        name: the name of the method.
         speedup, low, high: over plain decoding, as it was measured.
-        tokens: that a round gave.
+        tokens: per round.
         seconds: of a round.
         num_draft_tokens: the mean length of its drafts.
     """
@@ -45,11 +45,11 @@ class MeasuredAcceptance:
 
     Args:
         name: of the method, without a draft length.
-        drafter: under which the drafter is registered.
+        drafter: the name under which the drafter is registered.
         by_length: acceptance by position at each fixed draft length that is known.
-        draft: the draft model, and how it was loaded; None where there is none.
+        draft: the draft model, and how it was loaded; None without one.
         settings: of the drafter.
-        adaptive: what was measured of it where a controller chose the lengths.
+        adaptive: its measured speed with lengths chosen by a controller.
     """
 
     name: str
@@ -62,7 +62,7 @@ class MeasuredAcceptance:
 
 @dataclass(frozen=True, slots=True)
 class _Entry:
-    """One method of a report; `length` is None where a controller chose."""
+    """One method of a report; `length` is None if a controller chose it."""
 
     name: str
     drafter: str
@@ -75,15 +75,15 @@ class _Entry:
 
 
 def read_acceptance(path: Path) -> list[MeasuredAcceptance]:
-    """Every drafter of a report that drafted something, with all that is known of its lengths.
+    """Every drafter of a report that drafted something, with acceptance at all known lengths.
 
-    Acceptance at a fixed length comes from methods of that length, and from the marks along their
-    answers for others (see `plan.marks`). Where a controller chose the lengths, its drafts are a
-    selected sample: they went far where the text was easy. Of such a method the speed counts that
-    was measured.
+    Acceptance at a fixed length comes from methods with that length, and for other lengths from the
+    marks along their answers (see `plan.marks`). If a controller chose the lengths, the drafts are
+    a selected sample: they are long where the text was easy. For such a method the measured speed
+    is used.
 
     Raises:
-        InvalidInput: the file is missing, or is no such report.
+        InvalidInput: the file is missing, or is not such a report.
     """
     try:
         report = json.loads(path.read_text(encoding="utf-8"))
@@ -93,7 +93,7 @@ def read_acceptance(path: Path) -> list[MeasuredAcceptance]:
         found = [_entry(item, report) for item in report["methods"]]
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise InvalidInput(
-            f"{path} is no report of `paceline replay` or `paceline bench` "
+            f"{path} is not a report of `paceline replay` or `paceline bench` "
             f"({type(error).__name__}: {error}); write one with their --json"
         ) from None
     drafted = [item for item in found if item.counts.num_drafts]
@@ -107,7 +107,7 @@ def read_acceptance(path: Path) -> list[MeasuredAcceptance]:
 
 
 def counts_of_fixed(lengths: Mapping[int, AcceptanceCounts]) -> dict[int, AcceptanceCounts]:
-    """Acceptance at every length up to the longest: that of the nearest length from there on."""
+    """Acceptance at every length up to the longest, from the nearest measured one not below it."""
     return {
         k: lengths[min(length for length in lengths if length >= k)]
         for k in range(1, max(lengths, default=0) + 1)
@@ -136,7 +136,7 @@ def _joined(group: Sequence[_Entry]) -> MeasuredAcceptance:
 
 
 def _answers(group: Iterable[_Entry]) -> list[str]:
-    """The labels of every answer; of runs with the same tokens as one."""
+    """The labels of every answer; runs with the same tokens are merged."""
     by_answer: dict[tuple[str, int], list[str]] = {}
     for item in group:
         for key, runs in item.answers.items():
@@ -160,7 +160,7 @@ def _entry(item: Mapping[str, Any], report: Mapping[str, Any]) -> _Entry:
         draft = DraftSource(name, item.get("draft_storage"), head)
     counts = AcceptanceCounts.from_json(item["acceptance"])
     given = item.get("num_draft_tokens", 0)
-    # A replay always has a fixed length, the default one where none was given.
+    # A replay always has a fixed length, the default if none was given.
     replayed = report.get("schema") == "paceline.replay/1"
     fixed = replayed or isinstance(given, int)
     greedy = not report.get("options", {}).get("temperature", 0.0)
@@ -172,7 +172,7 @@ def _entry(item: Mapping[str, Any], report: Mapping[str, Any]) -> _Entry:
         length=(given or len(counts.drafted)) if fixed else None,
         counts=counts,
         speed=None if fixed else _speed(item, counts),
-        # Sampled runs of one prompt write different texts, so their marks do not go together.
+        # Sampled runs of one prompt give different texts, so their marks cannot be merged.
         answers=_marks(item["name"], report) if greedy else {},
     )
 

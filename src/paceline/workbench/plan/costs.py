@@ -1,9 +1,9 @@
-"""What passes and drafts take on one machine: measured points, and the times between them.
+"""The time of passes and drafts on one machine: measured points, and interpolation.
 
-A pass over the new rows of several sequences is one matrix product over all rows, and attention
-sequence by sequence. So its time is a curve over the total number of rows, plus what each
-sequence adds by its context: `T(n) = max(reading, computing)` of the roofline, but measured
-(MagicDec, arXiv 2408.11049, section 3).
+In a pass over the new rows of several sequences, matrix products run over all rows at once, and
+attention runs sequence by sequence. So the time is a curve over the total number of rows, plus a
+part for the context of each sequence: `T(n) = max(reading, computing)` of the roofline model, but
+measured (MagicDec, arXiv 2408.11049, section 3).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class PassTime:
 
     Args:
         rows: new rows of each sequence, k + 1 for a chain of k.
-        batch: how many sequences.
+        batch: the number of sequences.
         context: cached tokens of each.
         seconds: the median time.
         spread: half the distance between the quartiles, as a share of the median.
@@ -58,7 +58,7 @@ class PassCosts:
         points: at least one of a single row and a single sequence.
 
     Raises:
-        InvalidInput: no such point.
+        InvalidInput: there is no such point.
 
     Example:
         >>> costs = PassCosts((PassTime(1, 1, 200, 0.06), PassTime(5, 1, 200, 0.07)))
@@ -82,7 +82,7 @@ class PassCosts:
 
     @cached_property
     def curve(self) -> tuple[tuple[int, float], ...]:
-        """(rows, seconds) of one sequence at the shortest context, made not to fall."""
+        """(rows, seconds) of one sequence at the shortest context, made non-decreasing."""
         times = {
             point.rows: point.seconds
             for point in self.points
@@ -93,7 +93,7 @@ class PassCosts:
 
     @cached_property
     def seconds_per_context_token(self) -> tuple[tuple[int, float], ...]:
-        """(rows, seconds) that one more cached token of a sequence costs a pass; 0 if unknown."""
+        """(rows, seconds): the time that a cached token adds to a pass; 0 if unknown."""
         found = {}
         for point in self.points:
             if point.batch == 1 and point.context > self.context:
@@ -103,7 +103,7 @@ class PassCosts:
 
     @cached_property
     def seconds_per_sequence(self) -> float:
-        """What every sequence but the first adds to a pass, its rows and context aside."""
+        """The time that each further sequence adds to a pass, apart from its rows and context."""
         extra = [
             (point.seconds - self._rows_and_context(point.rows, point.batch, point.context))
             / (point.batch - 1)
@@ -114,7 +114,7 @@ class PassCosts:
 
     @property
     def spread(self) -> float:
-        """How far a measured time lies from its median, as a share of it."""
+        """The typical deviation of a measured time, as a share of its median."""
         spreads = sorted(point.spread for point in self.points)
         return spreads[len(spreads) // 2]
 
@@ -130,7 +130,7 @@ class PassCosts:
     def free_rows(self, tolerance: float = 0.1) -> int:
         """The most rows for which a pass takes at most `1 + tolerance` times one row's time.
 
-        Up to there reading the weights takes longer than the arithmetic: the ridge of the roofline.
+        Up to there reading the weights takes longer than arithmetic: the ridge of the roofline.
         """
         limit = (1 + tolerance) * self.curve[0][1]
         last = self.curve[-1][0]
@@ -139,13 +139,13 @@ class PassCosts:
 
 @dataclass(frozen=True, slots=True)
 class MethodCosts:
-    """What a drafter and the rest of a round take, in seconds a round of one sequence.
+    """The time of a drafter and of the rest of a round, in seconds per round of one sequence.
 
     Args:
         draft_fixed, draft_per_token: the time of a draft of k tokens is
             `draft_fixed + draft_per_token * k`.
         rest: verification and everything else of a round.
-        rows_per_token: rows of a pass for each token of a path: above 1 for trees.
+        rows_per_token: rows of a pass for each token on a path: above 1 for trees.
     """
 
     draft_fixed: float = 0.0
@@ -158,7 +158,7 @@ class MethodCosts:
             require_finite(self, name, getattr(self, name), low=0.0)
 
     def draft(self, num_draft_tokens: float) -> float:
-        """The time of one draft; nothing is paid for a round without one."""
+        """The time of one draft; 0 for a round without one."""
         if num_draft_tokens <= 0:
             return 0.0
         return self.draft_fixed + self.draft_per_token * num_draft_tokens
@@ -171,9 +171,9 @@ class Costs:
     Args:
         model: the target's name.
         passes: of the target.
-        methods: by the name of each method.
+        methods: the costs of each method, by name.
         memory: bytes, see `plan.memory`.
-        drafts: the draft model of each method: name, storage and head_tokens; None where it has
+        drafts: the draft model of each method: name, storage and head_tokens; None if it has
             none.
         environment: machine, versions, commit.
     """
@@ -198,7 +198,7 @@ class Costs:
 
     @classmethod
     def read(cls, path: Path) -> Costs:
-        """From a file that `to_json` filled.
+        """Read a file that holds the result of `to_json`.
 
         Raises:
             InvalidInput: the file is missing, or holds something else.
@@ -232,7 +232,7 @@ class Costs:
 
 
 def interpolate(curve: Sequence[tuple[int, float]], at: float, *, extend: bool = True) -> float:
-    """Linear between the points; beyond the last as between the last two, or flat.
+    """Linear between the points; beyond the last one extrapolated from the last two, or constant.
 
     >>> interpolate([(1, 10.0), (3, 20.0)], 2), interpolate([(1, 10.0), (3, 20.0)], 5)
     (15.0, 30.0)
@@ -245,7 +245,7 @@ def interpolate(curve: Sequence[tuple[int, float]], at: float, *, extend: bool =
 
 
 def _rising(values: Sequence[float]) -> list[float]:
-    """The nearest sequence, by least squares, that does not fall."""
+    """The nearest non-decreasing sequence, by least squares."""
     from scipy.optimize import isotonic_regression
 
     return [float(value) for value in isotonic_regression(values).x]

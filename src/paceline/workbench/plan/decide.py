@@ -19,11 +19,11 @@ PLAIN = "none"
 
 
 AUTO = "auto"
-"""In place of a draft length: a controller chooses it."""
+"""In place of a draft length: a controller chooses the length."""
 
 CLOSE = 0.03
-"""A fixed length that is predicted to be faster by less than this share gives way to `auto`, which
-was measured, and which adapts to a text that is otherwise."""
+"""`auto` is preferred to a fixed length that is predicted to be faster by less than this share,
+because `auto` was measured, and adapts to other texts."""
 
 POSSIBLE = 1.15
 """A measured speed-up of more than this times the tokens per round is noise."""
@@ -31,16 +31,16 @@ POSSIBLE = 1.15
 
 @dataclass(frozen=True, slots=True)
 class Method:
-    """A method that is considered.
+    """A method to choose from.
 
     Args:
-        name: for tables.
-        by_length: acceptance by position, for each draft length that is known.
-        costs: what its drafts take.
-        drafter: under which the drafter is registered.
-        draft: the draft model, where there is one.
+        name: its name in tables.
+        by_length: acceptance by position, for each known draft length.
+        costs: the time of its drafts.
+        drafter: the name under which the drafter is registered.
+        draft: the draft model, if there is one.
         settings: of the drafter.
-        adaptive: what was measured where a controller chose the lengths.
+        adaptive: its measured speed with lengths chosen by a controller.
     """
 
     name: str
@@ -54,17 +54,17 @@ class Method:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What to do.
+    """The recommendation.
 
     Args:
-        rows: every method and length at batch 1 and the measured context: those that were
-            predicted, and those that a controller chose and that were measured.
-        best: the fastest of them; None where plain decoding is.
-        by_batch: for each batch the fastest method and fixed length there; None is plain
-            decoding. Empty where no fixed length is known.
+        rows: every method and length at batch 1 and the measured context: predicted fixed lengths,
+            and measured ones that a controller chose.
+        best: the fastest of them; None if plain decoding is the fastest.
+        by_batch: for each batch, the fastest method and fixed length; None means plain decoding.
+            Empty if no fixed length is known.
         by_context: the same at longer contexts.
-        free_rows: rows that a pass takes for (nearly) nothing, see `PassCosts.free_rows`.
-        noise: measured speeds that tokens a round do not allow, and that do not count.
+        free_rows: the rows that cost a pass (nearly) nothing, see `PassCosts.free_rows`.
+        noise: measured speeds that the tokens per round do not allow; they are ignored.
     """
 
     rows: tuple[Prediction, ...]
@@ -86,9 +86,9 @@ class Decision:
         }
 
     def schedule(self, method: str) -> list[tuple[int, int, int]]:
-        """(smallest batch, largest batch, k) for one method, as vLLM's table takes it.
+        """(smallest batch, largest batch, k) for one method, as in vLLM's table.
 
-        The k of a batch holds up to the next one that was looked at; the last one has no end.
+        The k of a batch is valid up to the next batch that was predicted; the last one has no end.
         """
         chosen = {
             batch: row.fixed_length if row is not None and row.method == method else 0
@@ -115,16 +115,16 @@ def decide(
 ) -> Decision:
     """Predict every method and length, and take the fastest that is faster than plain decoding.
 
-    With the batch, rows come to cost more and the plain pass that they are weighed against is
-    shared by more sequences. So a method does not gain more at a greater batch than at a smaller
-    one, and where a prediction does, noise made it: it is cut to that of the smaller batch.
+    With a larger batch, rows cost more, and more sequences share the plain pass that they are
+    compared with. So a method does not gain more at a larger batch than at a smaller one. A
+    prediction that does is noise: it is cut to that of the smaller batch.
 
     Args:
-        methods: what there is to choose from.
+        methods: the methods to choose from.
         passes: measured.
-        plain: what plain decoding spends beside its passes.
-        lengths: draft lengths; None is every one that is known.
-        batches, contexts: where else to look.
+        plain: the time of plain decoding outside its passes.
+        lengths: draft lengths; None means all that are known.
+        batches, contexts: others to predict for.
     """
 
     def every(batch: int, context: int | None) -> list[Prediction]:
@@ -190,46 +190,46 @@ def _fastest(rows: Sequence[Prediction]) -> Prediction | None:
 
 
 def sentences(decision: Decision) -> list[str]:
-    """What to do, in words."""
+    """The recommendation, in words."""
     best = decision.best
     found = [
         f"{speed.name} was measured at {speed.speedup:.2f} times plain decoding with "
-        f"{speed.tokens:.2f} tokens a round, which is noise and does not count: bench it again."
+        f"{speed.tokens:.2f} tokens per round. That is noise and is ignored: measure it again."
         for speed in decision.noise
     ]
     if best is None:
         nearest = max(decision.rows, key=lambda row: row.speedup, default=None)
         why = "nothing was ever drafted"
         if decision.noise:
-            why = "nothing else is known that pays"
+            why = "no other method is known to pay"
         if nearest is not None:
             why = (
                 f"the best, {nearest.method} with k = {nearest.num_draft_tokens}, would give "
                 f"{_speed(nearest)}"
             )
         return [*found, f"Do not use speculation here: {why}."]
-    how = ", as it was measured" if best.num_draft_tokens == AUTO else ""
+    how = ", as measured" if best.num_draft_tokens == AUTO else ""
     found.append(f"Use {best.method} with k = {best.num_draft_tokens}: {_speed(best)}{how}.")
     if best.low <= 1:
-        found.append("The interval holds 1, so it may not pay: measure more text before you do.")
+        found.append("The interval includes 1, so it may not pay: measure more text first.")
     if any(row.num_draft_tokens == AUTO for row in decision.rows):
         found.append(
-            "Drafts whose length auto chose went far where the text was easy, so they say little "
-            "of fixed lengths. Those are planned only as far as their acceptance is known without "
-            "that selection; `paceline bench` with k=2,4,8 makes more of them known."
+            "With auto, drafts are long where the text is easy, so they say little about fixed "
+            "lengths. Those are planned only as far as their acceptance is known without that "
+            "selection; `paceline bench` with k=2,4,8 measures more of them."
         )
     if decision.by_batch:
         found.append(_batches(decision))
     found.append(
-        f"A pass takes {decision.free_rows} rows for at most 10 % more time than one: beyond "
-        "that, drafted and batched rows cost arithmetic."
+        f"A pass over {decision.free_rows} rows takes at most 10 % longer than over one: beyond "
+        "that, drafted and batched rows cost time."
     )
     return found
 
 
 def _batches(decision: Decision) -> str:
-    """One line: what is fastest from which batch on."""
-    told = []
+    """The fastest method for each range of batches, in one line."""
+    ranges = []
     by_batch = sorted(decision.by_batch.items(), key=lambda pair: pair[0])
     for choice, rows in groupby(by_batch, key=lambda pair: _choice(pair[1])):
         batches = [batch for batch, _ in rows]
@@ -237,8 +237,8 @@ def _batches(decision: Decision) -> str:
         where = f"{first}" if first == last else f"{first} to {last}"
         if last == by_batch[-1][0]:
             where = f"{first} and more"
-        told.append(f"{where}: {choice}")
-    return f"By batch, with fixed lengths: {'; '.join(told)}."
+        ranges.append(f"{where}: {choice}")
+    return f"By batch, with fixed lengths: {'; '.join(ranges)}."
 
 
 def _choice(row: Prediction | None) -> str:
@@ -248,7 +248,7 @@ def _choice(row: Prediction | None) -> str:
 def _speed(row: Prediction) -> str:
     return (
         f"{row.speedup:.2f} times the speed of plain decoding ({row.low:.2f} to {row.high:.2f}), "
-        f"{row.tokens:.2f} tokens a round"
+        f"{row.tokens:.2f} tokens per round"
     )
 
 
@@ -262,9 +262,9 @@ def counts_of_rates(
     """The counts that acceptance rates would give, for a plan without a measurement.
 
     Args:
-        rates: one for every position, or one *conditional* rate a position.
+        rates: one for every position, or one *conditional* rate per position.
         num_draft_tokens: the length of every draft.
-        rounds: how many; their number sets the width of intervals.
+        rounds: the number of rounds, which sets the width of intervals.
 
     >>> counts_of_rates([0.5], 2, rounds=8)
     AcceptanceCounts(rounds=8, drafted=(8, 8), tested=(8, 4), accepted=(4, 2))

@@ -19,14 +19,14 @@ from paceline.workbench.workload.methods import DraftSource
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """What is to be exported.
+    """The choice to export.
 
     Args:
         target: the model to serve.
         drafter: "model", "ngram", "suffix", "early-exit", or "none".
-        num_draft_tokens: k; 0 with "none", and "auto" where a controller chooses.
-        typical_length: for engines that take a number alone, in place of "auto".
-        draft: the draft model, where there is one. How it is loaded is for Paceline alone.
+        num_draft_tokens: k; 0 with "none", and "auto" if a controller chooses.
+        typical_length: in place of "auto", for engines that take only a number.
+        draft: the draft model, if there is one. How it is loaded concerns only Paceline.
         settings: of the drafter.
         by_batch: (smallest batch, largest batch, k), rising, for engines that take a table.
     """
@@ -71,20 +71,20 @@ def export(engine: str, choice: Choice) -> str:
 
 
 def notes(engine: str, choice: Choice) -> list[str]:
-    """What a reader of the settings has to know, since `engine` is not Paceline; in sentences."""
+    """What a user of the settings has to know because `engine` is not Paceline, in sentences."""
     if engine == "paceline" or choice.drafter == "none" or choice.num_draft_tokens == 0:
         return []
     found = []
     if choice.num_draft_tokens == "auto":
         found.append(
-            f"{engine} takes a fixed draft length, and auto was best here: {choice.typical_length} "
+            f"{engine} needs a fixed draft length, and auto was best here: {choice.typical_length} "
             "is the mean length that auto drafted, and was not measured as a fixed one."
         )
     draft = choice.draft
     if draft is not None and (draft.storage not in _WHOLE or draft.head_tokens != "all"):
         found.append(
-            f"The draft length was found with {_form(draft)}, which is Paceline's. {engine} drafts "
-            "with the model as it is, so a draft takes longer there and fewer tokens may be "
+            f"The draft length was found with {_form(draft)}, a form that Paceline makes. {engine} "
+            "drafts with the original model, so a draft takes longer there and fewer tokens may be "
             "better: plan again with --draft-storage plain --draft-head-tokens all in the bench."
         )
     return found
@@ -106,7 +106,7 @@ def _form(draft: DraftSource) -> str:
 
 
 def _as_known_to(engine: str, choice: Choice) -> Choice:
-    """Models by names that the engine understands, and a draft length that it takes."""
+    """The choice with model names and a draft length that the engine accepts."""
     if engine == "paceline":
         return choice
     draft = choice.draft
@@ -132,7 +132,7 @@ def _transformers(choice: Choice) -> str:
             "assistant_model": choice.draft_model,
             "num_assistant_tokens": choice.num_draft_tokens,
             "num_assistant_tokens_schedule": "constant",
-            # Its default of .4 stops drafts early; the plan was made without.
+            # Its default of .4 stops drafts early, which the plan does not assume.
             "assistant_confidence_threshold": 0.0,
         }
     elif choice.drafter == "ngram":
@@ -182,7 +182,7 @@ def _sglang(choice: Choice) -> str:
             *("--speculative-draft-model-path", choice.draft_model),
             *("--speculative-num-steps", k),
             *("--speculative-eagle-topk", 1),
-            # The root counts as one of them.
+            # The root counts as one of the tokens.
             *("--speculative-num-draft-tokens", k + 1),
         ]
     elif choice.drafter == "ngram":

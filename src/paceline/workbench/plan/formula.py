@@ -11,13 +11,13 @@ from paceline.economics.acceptance import AcceptanceProfile
 from paceline.errors import InvalidInput
 
 _SHOWN = 8
-"""How many draft lengths the table shows where none is asked for, unless the best is longer."""
+"""The number of draft lengths in the table by default, unless the best one is longer."""
 
 _MOST = 1e6
-"""The greatest cost that is taken for one, in target passes."""
+"""The largest plausible cost, in target passes."""
 
 _LONGEST = 16
-"""The longest table that is shown unasked."""
+"""The longest table that is shown by default."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,10 +25,10 @@ class FormulaPlan:
     """The formula over draft lengths.
 
     Args:
-        acceptance_rates: one rate for every position, or one *conditional* rate a position.
+        acceptance_rates: one rate for every position, or one *conditional* rate per position.
         cost, verify_cost, overhead: in plain target passes; see `math.cost.round_cost`.
-        best_num_draft_tokens: the draft length of the greatest speed-up; 0: do not speculate.
-        best_expected_tokens, best_speedup: tokens a round and speed-up there.
+        best_num_draft_tokens: the draft length with the greatest speed-up; 0: do not speculate.
+        best_expected_tokens, best_speedup: tokens per round and speed-up there.
         rows: one for each draft length.
     """
 
@@ -51,7 +51,7 @@ class Row:
     """One draft length: a row of `math.cost.plan_table`, and where it breaks even.
 
     `break_even_acceptance_rate` is the constant rate above which it pays, `break_even_cost` the
-    draft cost below which it pays; None where there is no such number.
+    draft cost below which it pays; None if there is no such number.
     """
 
     num_draft_tokens: int
@@ -88,7 +88,7 @@ def plan_by_formula(
     one = len(rates) == 1
     if not one and max(lengths, default=0) > len(rates):
         raise InvalidInput(
-            f"{len(rates)} acceptance rates say nothing of draft position {max(lengths)}; give "
+            f"{len(rates)} acceptance rates do not include draft position {max(lengths)}; give "
             "more of them, or one for all positions"
         )
     profile = AcceptanceProfile.constant(rates[0]) if one else AcceptanceProfile(tuple(rates))

@@ -1,15 +1,15 @@
-"""Acceptance at a fixed draft length, from marks along answers that were drafted in any way.
+"""Acceptance at a fixed draft length, from marks along answers with any drafts.
 
-The draft of a round walks along the answer: where all before it was accepted, the next draft token
-stands after the answer's own tokens. So whether a place of the answer is accepted hardly depends
-on where a round began, and a walk along the marks (see `bench.runs.marks_of`) gives the rounds of
-any draft length. Counts by position do not: with long drafts few rounds cover the easy stretches,
-and many the hard ones, so that cut to a shorter length they come out too low.
+A draft token is tested only if all before it were accepted, that is, after the answer's own tokens.
+So whether a token of the answer is accepted hardly depends on where a round began, and a walk along
+the marks (see `bench.runs.marks_of`) gives the rounds of any draft length. Counts by position do
+not: with long drafts, few rounds cover the easy parts of a text and many the hard ones, so counts
+that are cut to a shorter length are too low.
 
 A controller that chooses the length leaves a selected sample: it drafts where it expects
-acceptance. The places where it stopped are unknown, and are the doubtful ones. They are not
+acceptance. Where it stopped, acceptance is unknown, and these are the doubtful places. They are not
 guessed. Each length is walked twice, with all of them rejected and with all of them accepted, and a
-length is known only where the two agree (the bounds of Manski 1989 for a selected sample).
+length is known only if the two agree (the bounds of Manski 1989 for a selected sample).
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ from collections.abc import Iterable, Mapping, Sequence
 from paceline.economics.stats import AcceptanceCounts
 
 AGREE = 0.05
-"""How far the bounds of tokens a round may lie apart for a length to be known."""
+"""The largest distance of the bounds of tokens per round for a length to be known."""
 
 ACCEPTED, REJECTED, ENDED, UNKNOWN = "1", "0", ".", "?"
 
 
 def labels(marks: str, num_draft_tokens: int | None) -> str:
-    """What each place of an answer says of a fixed draft length.
+    """What each token of an answer tells about a fixed draft length.
 
     Args:
-        marks: of one run.
-        num_draft_tokens: the fixed length of its drafts; None where a controller chose.
+        marks: the marks of one run.
+        num_draft_tokens: the fixed length of its drafts; None if a controller chose.
 
     Returns:
-        A character a token: accepted, rejected, the drafter itself had nothing there, or unknown,
-        since the draft ended before it by the length that was allowed.
+        One character per token: accepted, rejected, nothing drafted by the drafter's own choice, or
+        unknown because the allowed length ended the draft before it.
 
     Example:
         >>> labels("11+-0", 2), labels("1+-0", 2), labels("1+-0", None)
@@ -53,10 +53,10 @@ def labels(marks: str, num_draft_tokens: int | None) -> str:
 
 
 def merged(answers: Sequence[str]) -> str:
-    """The labels of one answer from several runs that wrote the same tokens.
+    """The labels of one answer, merged from several runs with the same tokens.
 
-    Where one run tested a place and another did not, it is known; where two disagree, as drafters
-    may that look at more than the text, the first counts.
+    A place that any run tested is known. If two runs disagree, which can happen if a drafter uses
+    more than the text, the first counts.
 
     >>> merged(["1?0", "10?"])
     '100'
@@ -87,7 +87,7 @@ def walk(answer: str, num_draft_tokens: int, *, unknown: bool) -> AcceptanceCoun
         while length < num_draft_tokens and answer[start + length : start + length + 1] in accepted:
             length += 1
         place = start + length
-        if place >= len(answer):  # the answer ended in the draft, which rejected nothing
+        if place >= len(answer):  # the answer ended within the draft, without a rejection
             rounds[num_draft_tokens, length, length] += 1
         elif length < num_draft_tokens and answer[place] == ENDED:
             rounds[length, length, length] += 1
@@ -98,7 +98,7 @@ def walk(answer: str, num_draft_tokens: int, *, unknown: bool) -> AcceptanceCoun
 
 
 def _counts(rounds: Mapping[tuple[int, int, int], int], longest: int) -> AcceptanceCounts:
-    """Counts by position of rounds (drafted, accepted, tested) and how often each came."""
+    """Counts by position from rounds (drafted, accepted, tested) and the number of each."""
 
     def reaching(part: int, place: int) -> int:
         return sum(times for lengths, times in rounds.items() if lengths[part] > place)
@@ -111,11 +111,11 @@ def _counts(rounds: Mapping[tuple[int, int, int], int], longest: int) -> Accepta
 
 
 def counts_by_length(answers: Iterable[str], longest: int) -> dict[int, AcceptanceCounts]:
-    """Acceptance at each draft length from 1 to `longest` that the answers are enough to know.
+    """Acceptance at each draft length from 1 to `longest` that the answers determine.
 
     Args:
-        answers: labels, one text for each answer.
-        longest: the longest draft to look at.
+        answers: the labels of each answer.
+        longest: the longest draft length.
     """
     texts = list(answers)
     found = {}
@@ -130,7 +130,7 @@ def counts_by_length(answers: Iterable[str], longest: int) -> dict[int, Acceptan
 
 
 def _between(low: AcceptanceCounts, high: AcceptanceCounts) -> AcceptanceCounts:
-    """Counts half-way, rounded down, of as many rounds as one of them has and not of both."""
+    """The mean of two counts, rounded down: they are bounds for the same rounds."""
     both = low + high
     parts = (tuple(n // 2 for n in part) for part in (both.drafted, both.tested, both.accepted))
     return AcceptanceCounts(both.rounds // 2, *parts)

@@ -1,7 +1,7 @@
-"""Measure what a plan needs: the time of passes by shape, and what drafters take.
+"""Measure what a plan needs: the time of passes by shape, and the time of drafters.
 
-Everything is measured in place, through the engine, on a text of the user's; shapes are
-interleaved, so that a noisy machine does not favour one.
+Everything is measured through the engine, on a text of the user's. Shapes are interleaved, so that
+a noisy machine does not favour one.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from paceline.targets.state.kv import keys_and_values
 from paceline.workbench.plan.costs import MethodCosts, PassCosts, PassTime
 from paceline.workbench.plan.memory import ModelMemory
 
-Tell = Callable[[int, int, str], None]
-"""Takes what is done, of how many, and what is being done."""
+Progress = Callable[[int, int, str], None]
+"""Called with (done, total, what)."""
 
 ROWS = (1, 2, 3, 4, 5, 6, 8, 9, 12, 16, 24, 32, 48, 64, 96, 128, 192, 320)
 """The curve over rows: enough for a batch of 64 with 4 draft tokens each."""
 
 FEW = (1, 2, 4, 8)
-"""Batches that are measured as such, to see what a sequence adds beside its rows."""
+"""Batches that are measured to find what a sequence adds apart from its rows."""
 
 
 def measure_passes(
@@ -43,18 +43,18 @@ def measure_passes(
     long_context: int | None = 2000,
     rows: Sequence[int] = ROWS,
     repeats: int = 5,
-    tell: Tell | None = None,
+    progress: Progress | None = None,
 ) -> PassCosts:
     """Time passes over a small grid of rows, batch and context.
 
     Args:
         target: the model.
-        tokens: any text; it is repeated where it is too short.
+        tokens: any text; it is repeated if it is too short.
         context: cached tokens of each sequence.
-        long_context: a second context, to see what the cache costs; None leaves it out.
-        rows: of one sequence. Those that the target does not take are left out.
+        long_context: a second context, to find what the cache costs; None leaves it out.
+        rows: the numbers of rows per sequence. Those that the target does not take are left out.
         repeats: passes of each shape; the first is not counted.
-        tell: called for each shape.
+        progress: called for each shape.
 
     Raises:
         InvalidInput: no text.
@@ -74,7 +74,7 @@ def measure_passes(
     text = _repeated(tokens, max(c + n for n, _, c in shapes) + 1)
     bench = _Passes(target, text, shapes)
     try:
-        return PassCosts(tuple(bench.measure(repeats, tell)))
+        return PassCosts(tuple(bench.measure(repeats, progress)))
     finally:
         bench.close()
 
@@ -102,15 +102,15 @@ class _Passes:
             prefill(target, self._far, text[:far])
         self._short = short
 
-    def measure(self, repeats: int, tell: Tell | None) -> list[PassTime]:
+    def measure(self, repeats: int, progress: Progress | None) -> list[PassTime]:
         times: dict[tuple[int, int, int], list[float]] = {shape: [] for shape in self._shapes}
         order = list(self._shapes)
         shuffled = random.Random(0)
         for repeat in range(repeats + 1):
             shuffled.shuffle(order)
             for done, shape in enumerate(order):
-                if tell is not None:
-                    tell(
+                if progress is not None:
+                    progress(
                         repeat * len(order) + done,
                         (repeats + 1) * len(order),
                         "timing passes of the target",
@@ -156,12 +156,12 @@ def measure_method(
     lengths: Sequence[int] = (2, 5),
     max_tokens: int = 64,
     name: str | None = None,
-    tell: Tell | None = None,
+    progress: Progress | None = None,
 ) -> MethodCosts:
-    """What drafting and the rest of a round take, from real rounds at two draft lengths.
+    """The time of drafting and of the rest of a round, from real rounds at two draft lengths.
 
     The draft time is fitted as fixed + per token, through the medians at the lengths that were
-    really drafted. `name` is what `tell` reports; None is that of the drafter.
+    actually drafted. `name` is reported to `progress`; None means the drafter's name.
 
     Raises:
         InvalidInput: no prompt.
@@ -173,8 +173,8 @@ def measure_method(
     widths: list[float] = []
     total = len(prompts) * len(lengths)
     for number, (prompt, k) in enumerate((p, k) for p in prompts for k in lengths):
-        if tell is not None:
-            tell(number, total, f"timing drafts of {name or drafter.name}")
+        if progress is not None:
+            progress(number, total, f"timing drafts of {name or drafter.name}")
         request = Request(
             prompt=prompt,
             drafter=drafter,
@@ -188,7 +188,7 @@ def measure_method(
             ends.append(time.perf_counter())
             if isinstance(event, Round) and event.number > 1:
                 depth, rows = event.max_path_length, event.num_rows - 1
-                # A tree takes a draft step a level, also for the levels of which nothing is kept.
+                # A tree takes one draft step per level, even for levels of which nothing is kept.
                 steps = k if rows > depth > 0 else depth
                 drafts.setdefault(steps, []).append(event.draft_seconds)
                 if depth:
@@ -216,13 +216,13 @@ def _line(medians: dict[int, float]) -> tuple[float, float]:
     found = theilslopes([y for _, y in points], [x for x, _ in points])
     slope = max(0.0, float(found.slope))
     fixed = statistics.median(y - slope * x for x, y in points)
-    if fixed < 0:  # through the origin then
+    if fixed < 0:  # fit a line through the origin instead
         return 0.0, statistics.median(y / x for x, y in points)
     return fixed, slope
 
 
 def measure_memory(decoder: Decoder, tokens: Sequence[int]) -> ModelMemory:
-    """Read the weights off the decoder, and the cache off a slot that holds `tokens`."""
+    """The bytes of the decoder's weights, and of the cache of a slot that holds `tokens`."""
     target = CachedTarget(decoder)
     slot = target.open(len(tokens) + 1)
     try:

@@ -1,4 +1,4 @@
-"""What speculation takes in memory beside the target: weights, cache, logits, tree mask."""
+"""The memory that speculation takes in addition to the target: weights, cache, logits, mask."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from paceline.economics.roofline import ModelSize, SpeculationMemory, speculatio
 
 @dataclass(frozen=True, slots=True)
 class ModelMemory:
-    """What one loaded model takes.
+    """The memory of one loaded model.
 
     Args:
         weights: bytes of the weights that a pass reads.
@@ -37,7 +37,7 @@ def memory_beside(
     context: int = 1000,
     tree: bool = False,
 ) -> SpeculationMemory:
-    """What a method takes beside the target, for `batch` sequences of `context` tokens.
+    """The memory of a method in addition to the target, for `batch` sequences of `context` tokens.
 
     A draft model's distributions count as kept, as they are above temperature 0.
     """
@@ -60,12 +60,12 @@ def memory_beside(
 
 
 def memory_sentence(memory: SpeculationMemory, per_token: int) -> str:
-    """In words.
+    """The memory in words.
 
     >>> beside = SpeculationMemory(weights=4e8, cache=0, logits=1e6, hidden_states=0, mask=0)
     >>> memory_sentence(beside, 12288)
-    'It takes 401 MB beside the target: 400 MB of weights, 0 MB of cache (12 kB a token), 1 MB of \
-logits.'
+    'It needs 401 MB besides the target: 400 MB of weights, 0 MB of cache (12 kB per token), 1 MB \
+of logits.'
     """
     parts = {
         "weights": memory.weights,
@@ -73,13 +73,13 @@ logits.'
         "logits": memory.logits,
         "tree mask": memory.mask,
     }
-    told = []
+    words = []
     for name, size in parts.items():
         if name == "tree mask" and not size:
             continue
-        note = f" ({per_token / 1000:.0f} kB a token)" if name == "cache" and per_token else ""
-        told.append(f"{_megabytes(size)} of {name}{note}")
-    return f"It takes {_megabytes(memory.total)} beside the target: {', '.join(told)}."
+        note = f" ({per_token / 1000:.0f} kB per token)" if name == "cache" and per_token else ""
+        words.append(f"{_megabytes(size)} of {name}{note}")
+    return f"It needs {_megabytes(memory.total)} besides the target: {', '.join(words)}."
 
 
 def _megabytes(size: float) -> str:

@@ -1,4 +1,4 @@
-"""Speed-up over draft length, acceptance rate and cost, as PNG or as SVG."""
+"""Plots of the speed-up over draft length, acceptance rate and cost, as PNG or SVG."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ def check_plot_path(path: Path) -> None:
     """Refuse a plot that could not be written, before any work is done.
 
     Raises:
-        InvalidInput: another kind of file than PNG or SVG, or a folder that is not there.
+        InvalidInput: the file is not PNG or SVG, or its folder does not exist.
     """
     if path.suffix not in FORMATS:
         raise InvalidInput(f"--plot writes {' or '.join(FORMATS)} files; it is {str(path)!r}")
     if not path.parent.is_dir():
-        raise InvalidInput(f"--plot: there is no folder {str(path.parent)!r}; make it first")
+        raise InvalidInput(f"--plot: there is no folder {str(path.parent)!r}; create it first")
 
 
 def save_plot(path: Path, alpha: float, cost: float) -> None:
@@ -52,7 +52,7 @@ def figure_of(alpha: float, cost: float) -> Any:
     middle.set_title(f"by draft cost, alpha = {alpha:g}")
     for axes in (left, middle):
         axes.axhline(1, color="grey", linewidth=0.8, linestyle="--")
-        axes.set_xlabel("draft tokens a round (k)")
+        axes.set_xlabel("draft tokens per round (k)")
         axes.legend(fontsize="small", frameon=False)
     left.set_ylabel("speed-up over plain decoding")
     rates = [i / 50 for i in range(50)]

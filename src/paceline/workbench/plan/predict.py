@@ -1,7 +1,7 @@
-"""From acceptance by position and measured costs to the speed-up of a method, with its interval.
+"""The speed-up of a method with its interval, from acceptance by position and measured costs.
 
-The round of `economics.cost`, with three things as they were measured: how often a drafter had
-something to propose and how much, how far it was accepted, and what passes and drafts take.
+The round is that of `economics.cost`, with three measured inputs: how often a drafter had something
+to propose and how much, how far it was accepted, and the time of passes and drafts.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ CONFIDENCE = 0.95
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """What one method gives at one draft length.
+    """The prediction for one method at one draft length.
 
     Args:
         method: its name.
-        num_draft_tokens: k; 0 is plain decoding, and "auto" a length that a controller chooses,
-            whose speed was measured rather than predicted.
-        batch, context: where.
+        num_draft_tokens: k; 0 is plain decoding, and "auto" is chosen by a controller; then the
+            speed was measured rather than predicted.
+        batch, context: the number of sequences, and their cached tokens.
         tokens: expected tokens per round, including the correction or bonus.
         seconds: of a round.
         speedup: over plain decoding of the same batch.
@@ -43,12 +43,12 @@ class Prediction:
 
     @property
     def fixed_length(self) -> int:
-        """The draft length; 0 where a controller chooses it."""
+        """The draft length; 0 if a controller chooses it."""
         return self.num_draft_tokens if isinstance(self.num_draft_tokens, int) else 0
 
 
 def shares_of_lengths(counts: AcceptanceCounts, num_draft_tokens: int) -> list[float]:
-    """The share of rounds that draft 0, 1, ..., k tokens, where at most k are drafted.
+    """The share of rounds that draft 0, 1, ..., k tokens, if at most k are drafted.
 
     >>> shares_of_lengths(AcceptanceCounts.from_rounds([(4, 1), (1, 1), (0, 0), (0, 0)]), 2)
     [0.5, 0.25, 0.25]
@@ -69,13 +69,13 @@ def round_seconds(
 ) -> float:
     """The expected time of a round of `batch` sequences.
 
-    Drafts are made one sequence after another, so their time is `batch` times that of one; the
+    Sequences are drafted one after another, so the time is `batch` times that of one; the
     target pass is shared.
     """
     shares = shares_of_lengths(counts, num_draft_tokens)
     rows = [1 + length * costs.rows_per_token for length in range(len(shares))]
     mean_rows = sum(n * share for n, share in zip(rows, shares, strict=True))
-    # A tree runs through all its levels, whatever is kept of it.
+    # A tree is drafted through all its levels, whatever is kept of it.
     is_tree = costs.rows_per_token > 1
     drafting = sum(
         share * costs.draft(num_draft_tokens if is_tree and length else length)
@@ -93,7 +93,7 @@ def round_seconds(
 
 
 def expected_tokens(counts: AcceptanceCounts, num_draft_tokens: int) -> float:
-    """Tokens a round where drafts are cut to k: 1 + the sum of accepted / rounds by position."""
+    """Tokens per round if drafts are cut to k: 1 + the sum of accepted / rounds by position."""
     return 1 + sum(counts.accepted[:num_draft_tokens]) / counts.rounds
 
 
@@ -112,19 +112,18 @@ def predict(
 ) -> Prediction:
     """The speed-up at one draft length.
 
-    The interval joins two uncertainties by Monte Carlo: acceptance (a beta distribution for each
-    position, with Jeffreys' prior, as scipy draws it) and times (log-normal, with the spread that
-    was measured).
+    The interval combines two uncertainties by Monte Carlo: acceptance (a beta distribution for each
+    position, with Jeffreys' prior) and times (log-normal, with the measured spread).
 
     Args:
         method: its name.
-        counts: acceptance by position, of drafts of at least k tokens where there was something
+        counts: acceptance by position, of drafts of at least k tokens whenever there was something
             to draft.
         num_draft_tokens: k.
         passes, costs: measured.
-        plain: what plain decoding spends beside its passes; None is nothing.
+        plain: the time of plain decoding outside its passes; None means none.
         batch, context: see `PassCosts.seconds`.
-        draws, seed: of the Monte Carlo.
+        draws, seed: of the Monte Carlo simulation.
 
     Raises:
         InvalidInput: no rounds were counted, or none drafted as far as k.
@@ -134,7 +133,7 @@ def predict(
     if num_draft_tokens > max(len(counts.drafted), 1):
         raise InvalidInput(
             f"drafts of {method} were at most {len(counts.drafted)} tokens long, which says "
-            f"nothing of k = {num_draft_tokens}; replay or bench with a greater k"
+            f"nothing about k = {num_draft_tokens}; replay or bench with a larger k"
         )
     at = passes.context if context is None else context
     rest = MethodCosts() if plain is None else plain
@@ -172,11 +171,11 @@ def _interval(
         rate = stats.beta.rvs(
             accepted + 0.5, tested - accepted + 0.5, size=draws, random_state=generator
         )
-        # The rounds that came this far and drafted on; in the others the draft ended before.
+        # The rounds whose draft went on after this position; in the others it ended before.
         reach = reach * (tested / before) * rate
         tokens = tokens + reach
         before = max(accepted, 1)
-    # Median and quartiles: of a normal distribution the quartile lies .674 standard deviations off.
+    # Median and quartiles: a quartile of a normal distribution is .674 standard deviations away.
     times = generator.lognormal(0.0, spread / 0.674, draws)
     edge = (1 - CONFIDENCE) / 2
     low, high = np.quantile(tokens * times, [edge, 1 - edge])

@@ -1,5 +1,5 @@
 """Which drafter and settings to use for these prompts on this machine, and what they gain.
 
-`candidates` lists what the model allows, `race` spends the time on those that may be the best,
-`measure` runs both the race and the check of its winner on other prompts, `report` says it.
+`candidates` lists the methods that the model allows, `race` eliminates the slower ones, `measure`
+runs the race and checks its winner on other prompts, and `report` presents the result.
 """

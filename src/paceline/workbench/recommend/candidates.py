@@ -1,4 +1,4 @@
-"""The methods that are worth a try, the most promising first."""
+"""The methods that are worth trying, the most promising first."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from paceline.workbench.workload import Item
 from paceline.workbench.workload.methods import DraftSource, Method, parse_methods
 
 TREE = ",".join(["tree", *(f"{name}={value}" for name, value in LEAVES.items())])
-"""One path with leaves beside it: the shape of tree that gains most beside a small draft model."""
+"""One path with leaves beside it: the tree shape that gains most with a small draft model."""
 
 WITH_DRAFT_MODEL = (
     f"{TREE},k=auto",
@@ -36,7 +36,7 @@ ALONE = (
 )
 
 BROUGHT = {"references": "reference", "prediction": "predicted-output"}
-"""What a prompt may bring, and the drafter that cannot do without it."""
+"""Settings that may come with a prompt, and the drafter that requires each."""
 
 
 def candidates(
@@ -45,9 +45,9 @@ def candidates(
     """Every method to try, plain decoding first and the most promising next.
 
     Args:
-        items: the prompts; a drafter that needs references or a prediction is tried where each
-            of them brings it.
-        draft: the draft model, where there is one.
+        items: the prompts; a drafter that needs references or a prediction is tried if each of them
+            has one.
+        draft: the draft model, if there is one.
         layer_skip: whether layers were tuned for the target, without which it never pays.
 
     Example:
@@ -61,7 +61,7 @@ def candidates(
     ]
     texts = [*brought, *ALONE]
     if draft is not None:
-        # N-grams come among the first six also there: the draft model may be too slow.
+        # N-grams are among the first six here too, because the draft model may be too slow.
         first, rest = WITH_DRAFT_MODEL[:3], WITH_DRAFT_MODEL[3:]
         texts = [*brought, *first, ALONE[0], *rest, *ALONE[1:]]
     if layer_skip:

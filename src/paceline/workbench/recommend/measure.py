@@ -14,30 +14,30 @@ from paceline.workbench.bench.schedule import Step
 from paceline.workbench.recommend.race import FIRST_BLOCKS, Race, race
 
 PLAIN = 0
-"""The place of plain decoding among the methods."""
+"""The index of plain decoding among the methods."""
 
 WARM_UP_TOKENS = 12
 
 CHECK_SHARE = 0.35
-"""The share of the time that goes to measuring the winner against plain decoding."""
+"""The share of the time for measuring the winner against plain decoding."""
 
 FIRST_SHARE = 0.5
-"""The most of the race's time that the first prompts, which everybody answers, may take."""
+"""The largest share of the race's time for the first prompts, which all methods answer."""
 
 SHORTEST_ANSWER = 24
-"""Tokens; in shorter answers a controller has hardly begun to learn."""
+"""Tokens; in shorter answers a controller has hardly started to learn."""
 
 FEWEST_METHODS = 6
-"""At least this many of the most promising are tried, however little time there is."""
+"""At least this many of the most promising methods are tried, however short the time."""
 
 FEWEST_CHECKS = 3
-"""Prompts that the winner is measured on, where there are as many."""
+"""The number of prompts that the winner is measured on, if there are enough."""
 
 ENOUGH_PROMPTS = 8
-"""With this many prompts, a third of them are kept for measuring the winner."""
+"""From this many prompts on, a third of them are reserved for measuring the winner."""
 
-Tell = Callable[[str], None]
-"""Told what is being done, before each run."""
+Progress = Callable[[str], None]
+"""Called before each run with a description of it."""
 
 
 class Entry(NamedTuple):
@@ -50,15 +50,15 @@ class Entry(NamedTuple):
 
 @dataclass
 class Measured:
-    """What came of it.
+    """The measurements.
 
     Args:
-        race: who is left, and what everybody scored.
+        race: the remaining methods, and the scores of all.
         entries: every run of the race.
         checks: the winner, as method 1, and plain decoding, as method 0, on the same prompts.
-        fresh: whether the prompts of `checks` had no part in the choice.
-        left_out: methods that there was no time to try.
-        interrupted: whether the user stopped it.
+        fresh: whether the prompts of `checks` were not used for the choice.
+        left_out: the methods that there was no time to try.
+        interrupted: whether the user interrupted it.
     """
 
     race: Race
@@ -70,54 +70,58 @@ class Measured:
 
     @property
     def winner(self) -> int:
-        """The place of the fastest method among all."""
+        """The index of the fastest method."""
         return self.race.leader
 
 
 def measure(
-    setting: Setting, clock: Callable[[], float], deadline: float, tell: Tell
+    setting: Setting, clock: Callable[[], float], deadline: float, progress: Progress
 ) -> Measured | None:
     """Warm up, race, and check the winner, until `deadline` or until the user stops.
 
     Args:
-        setting: what is run. Methods come in the order in which they are worth a try, plain
-            decoding first.
-        clock: seconds.
-        deadline: by the clock.
-        tell: see `Tell`.
+        setting: what is run. Plain decoding comes first, then the methods, the most promising
+            first.
+        clock: gives the time in seconds.
+        deadline: in the time of `clock`.
+        progress: see `Progress`.
 
     Returns:
-        None where it was stopped before everybody had run once.
+        None if it was interrupted before every method had run once.
     """
     found = Measured(Race({}, []))
     try:
-        _race(setting, found, clock, clock() + (1 - CHECK_SHARE) * (deadline - clock()), tell)
+        _race(setting, found, clock, clock() + (1 - CHECK_SHARE) * (deadline - clock()), progress)
         if found.race.num_blocks and not found.interrupted:
-            _check(setting, found, clock, deadline, tell)
+            _check(setting, found, clock, deadline, progress)
     except KeyboardInterrupt:
         found.interrupted = True
     return found if found.race.active and found.race.num_blocks else None
 
 
 def score(run: Run) -> float:
-    """The logarithm of the tokens a second of the whole answer, prefill included."""
+    """The logarithm of the tokens per second of the whole answer, including the prefill."""
     return math.log(max(len(run.tokens), 1) / run.total_s)
 
 
 def _race(
-    setting: Setting, found: Measured, clock: Callable[[], float], deadline: float, tell: Tell
+    setting: Setting,
+    found: Measured,
+    clock: Callable[[], float],
+    deadline: float,
+    progress: Progress,
 ) -> None:
     most = int(setting.common["max_tokens"])
-    tell("warming up")
+    progress("warming up")
     _warm_up(setting, PLAIN, most)
-    plain = _warm_up(setting, PLAIN, most)  # the first one loads and compiles besides
+    plain = _warm_up(setting, PLAIN, most)  # the first one also loads and compiles
     arms = [PLAIN]
-    # What everybody's first answers take, as if none were faster than plain decoding.
+    # The time of every method's first answers, if none were faster than plain decoding.
     each = FIRST_BLOCKS * plain.prefill_s
     a_token = FIRST_BLOCKS * plain.decode_s / max(len(plain.tokens), 1)
     shortest = min(most, SHORTEST_ANSWER)
     for arm in range(1, len(setting.methods)):
-        # By the clock of now, since warming up may itself take long on a busy machine.
+        # Read the clock again, because the warm-up may take long on a busy machine.
         room = FIRST_SHARE * (deadline - clock())
         needed = (len(arms) + 1) * (each + shortest * a_token)
         if len(arms) >= FEWEST_METHODS and needed > room:
@@ -132,10 +136,10 @@ def _race(
 
     def run_block(places: Sequence[int], block: int, phase: int) -> list[float] | None:
         scores = dict.fromkeys(places, 0.0)
-        # Rotated from block to block, so that no one always follows the same other.
+        # Rotate the order in each block, so that no method always follows the same other one.
         turn = block % len(places)
         for place in (*places[turn:], *places[:turn]):
-            tell(f"trying {len(places)} methods")
+            progress(f"trying {len(places)} methods")
             step = Step(items[block % len(items)], arms[place])
             try:
                 done = running.run(setting, step, max_tokens=most if phase else tokens)
@@ -155,14 +159,18 @@ def _race(
 
 
 def _warm_up(setting: Setting, method: int, most: int) -> Run:
-    """A short answer: the first pass of a shape is slower than those after."""
+    """Make a short answer: the first pass of each shape is slower than later ones."""
     return running.run(setting, Step(0, method), max_tokens=min(most, WARM_UP_TOKENS))
 
 
 def _check(
-    setting: Setting, found: Measured, clock: Callable[[], float], deadline: float, tell: Tell
+    setting: Setting,
+    found: Measured,
+    clock: Callable[[], float],
+    deadline: float,
+    progress: Progress,
 ) -> None:
-    """Measure the winner and plain decoding in turns, on prompts that it was not chosen by."""
+    """Measure the winner and plain decoding alternately, on prompts not used for the choice."""
     if found.winner == PLAIN:
         return
     items = _check_items(len(setting.prompts))
@@ -174,7 +182,7 @@ def _check(
             break
         pair = []
         for method in (PLAIN, 1) if number % 2 else (1, PLAIN):
-            tell("measuring the best against plain decoding")
+            progress("measuring the best against plain decoding")
             done = running.run(setting, Step(item, found.winner if method else PLAIN))
             pair.append(_as_method(done, method))
         found.checks += pair
@@ -192,12 +200,12 @@ def _cycle(items: Sequence[int]) -> Iterator[int]:
 
 
 def _race_items(count: int) -> list[int]:
-    """The prompts of the race: those that are not kept for the check."""
+    """The prompts of the race: those that are not reserved for the check."""
     return list(range(count - count // 3 if count >= ENOUGH_PROMPTS else count))
 
 
 def _check_items(count: int) -> list[int]:
-    """The prompts of the check: the last third; all where there are few.
+    """The prompts of the check: the last third; all of them if there are few.
 
     >>> _check_items(9), _check_items(3)
     ([6, 7, 8], [0, 1, 2])

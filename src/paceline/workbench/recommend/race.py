@@ -1,10 +1,10 @@
-"""Successive elimination: every contender answers the same prompts, and the slower ones leave.
+"""Successive elimination: all methods answer the same prompts, and the slower ones are dropped.
 
-In each block all contenders answer one prompt, in turns, so that neither an easy prompt nor a slow
-moment of the machine favours one. After a block those leave that are slower than the leader beyond
-what differences between prompts and noise explain. Time is cut into phases, and at the end of each
-the slower half leaves, whatever the noise: with a fixed budget that finds the best of n with the
-fewest errors (sequential halving; Karnin, Koren and Somekh 2013).
+In each block all remaining methods answer one prompt, so that neither an easy prompt nor a slow
+moment of the machine favours one. After a block, methods are dropped that are slower than the
+leader by more than noise and differences between prompts explain. The time is split into phases,
+and at the end of each phase the slower half is dropped, whatever the noise: with a fixed budget,
+this finds the best of n with the fewest errors (sequential halving; Karnin, Koren and Somekh 2013).
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ import numpy as np
 from scipy import stats
 
 CONFIDENCE = 0.95
-"""Of all eliminations after one block together, before the forced ones."""
+"""The error rate of all eliminations after one block together, without the forced ones."""
 
 FIRST_BLOCKS = 2
-"""Prompts that everybody answers before anybody leaves."""
+"""The number of prompts that all methods answer before any is dropped."""
 
 
 @dataclass
 class Race:
-    """What the race has found so far.
+    """The state of the race.
 
     Args:
-        scores: by contender, the logarithm of its speed in each block that it ran in.
-        active: the contenders that are left.
-        left_after: the number of blocks after which each of the others left.
+        scores: for each method, the logarithm of its speed in each block that it ran in.
+        active: the remaining methods.
+        left_after: the number of blocks after which each of the others was dropped.
     """
 
     scores: dict[int, list[float]]
@@ -39,30 +39,30 @@ class Race:
 
     @property
     def num_blocks(self) -> int:
-        """Blocks that every active contender ran in."""
+        """The number of blocks that every remaining method ran in."""
         return min(len(self.scores[arm]) for arm in self.active)
 
     @property
     def ranked(self) -> list[int]:
-        """Active contenders, the fastest first."""
+        """The remaining methods, the fastest first."""
         return sorted(self.active, key=lambda arm: -self._mean(arm, self.num_blocks))
 
     @property
     def leader(self) -> int:
-        """The fastest so far."""
+        """The fastest method so far."""
         return self.ranked[0]
 
-    def behind(self, arm: int) -> float:
-        """How far a contender is slower than the leader, in logarithms, on the prompts of both."""
+    def deficit(self, arm: int) -> float:
+        """How much slower a method is than the leader, in logarithms, on the prompts of both."""
         blocks = min(len(self.scores[arm]), len(self.scores[self.leader]))
         return self._mean(self.leader, blocks) - self._mean(arm, blocks)
 
     def margin(self) -> float:
-        """How far a contender has to be behind the leader for chance not to explain it.
+        """How much slower than the leader a method has to be for chance not to explain it.
 
-        From what is left of the scores once each contender's mean and each block's mean are taken
-        off: the noise, and how differently prompts suit the contenders. For all pairs together
-        (Bonferroni), since the leader is the best of many figures.
+        It follows from the residuals of the scores after each method's mean and each block's mean
+        are subtracted: the noise, and how differently prompts suit the methods. It holds for all
+        pairs together (Bonferroni), because the leader is the best of many.
         """
         count, blocks = len(self.active), self.num_blocks
         if count < 2 or blocks < 2:
@@ -75,13 +75,13 @@ class Race:
         return float(stats.t.ppf(edge, freedom)) * deviation * math.sqrt(2 / blocks)
 
     def drop_slow(self) -> None:
-        """Those leave that are slower than the leader beyond chance."""
+        """Drop the methods that are slower than the leader beyond chance."""
         if self.num_blocks >= FIRST_BLOCKS:
             margin = self.margin()
-            self._keep([arm for arm in self.active if self.behind(arm) <= margin])
+            self._keep([arm for arm in self.active if self.deficit(arm) <= margin])
 
     def halve(self, most: int) -> None:
-        """Only the fastest `most` stay."""
+        """Keep only the fastest `most`."""
         self._keep(self.ranked[:most])
 
     def _keep(self, kept: Sequence[int]) -> None:
@@ -100,15 +100,15 @@ def race(
     clock: Callable[[], float],
     deadline: float,
 ) -> Race:
-    """Race until one is left or the time is up.
+    """Race until one method is left or the time is up.
 
     Args:
-        num_arms: contenders.
-        run_block: has the contenders that are named answer one prompt; given the number of the
-            block and that of the phase, both from 0. Returns the logarithm of the speed of each,
-            or None where it was stopped before all had run.
-        clock: seconds.
-        deadline: by the clock. Everybody runs at least once.
+        num_arms: the number of methods.
+        run_block: lets the given methods answer one prompt; it is called with them, the number of
+            the block and that of the phase, both from 0. Returns the logarithm of the speed of
+            each, or None if it was interrupted before all had run.
+        clock: gives the time in seconds.
+        deadline: in the time of `clock`. Every method runs at least once.
     """
     found = Race({arm: [] for arm in range(num_arms)}, list(range(num_arms)))
     sizes = _sizes(num_arms)
@@ -118,7 +118,7 @@ def race(
         while len(found.active) > most:
             start = clock()
             seen = found.num_blocks >= FIRST_BLOCKS or (block and start >= deadline)
-            # A block that would end beyond its time by more than half of it is not begun.
+            # Do not start a block if more than half of it would be after the end of its phase.
             if seen and start + seconds_each * len(found.active) / 2 > end:
                 break
             scores = run_block(tuple(found.active), block, phase)
@@ -133,7 +133,7 @@ def race(
 
 
 def _sizes(num_arms: int) -> list[int]:
-    """How many may stay after each phase.
+    """The number of methods to keep after each phase.
 
     >>> _sizes(19)
     [10, 5, 3, 2, 1]

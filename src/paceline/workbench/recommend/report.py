@@ -1,4 +1,4 @@
-"""A recommendation as a report: what to use, what it gains, how everybody fared."""
+"""A recommendation as a report: what to use, its gain, and the standings."""
 
 from __future__ import annotations
 
@@ -22,17 +22,18 @@ from paceline.workbench.report import (
 DEFINITIONS = (
     (
         "speed-up",
-        "Tokens a second over those of plain decoding on the same prompts, in turns: of decoding "
-        "alone, as `paceline bench` reports it first, and of whole answers, which count the time "
-        "to read the prompt. The geometric mean over prompts, with its 95 % interval.",
+        "Tokens per second divided by those of plain decoding on the same prompts, measured "
+        "alternately: for decoding alone, as in the first column of `paceline bench`, and for "
+        "whole answers, which include the time to read the prompt. The geometric mean over "
+        "prompts, with its 95 % interval.",
     ),
     (
         "against the fastest",
-        "The speed of a method over that of the fastest in the race, in whole answers, on the "
-        "prompts that both answered. The fastest of many is in part the luckiest, so its gain is "
-        "measured again on other prompts.",
+        "The speed of a method divided by that of the fastest in the race, for whole answers, on "
+        "the prompts that both answered. The fastest of many is partly the luckiest, so its gain "
+        "is measured again on other prompts.",
     ),
-    ("tokens a round", "Tokens that a pass of the target gave; plain decoding has 1.00."),
+    ("tokens per round", "Tokens per pass of the target; plain decoding has 1.00."),
 )
 
 
@@ -62,7 +63,7 @@ def report(found: Recommendation, *, plots: bool = True) -> Report:
 
 
 def terminal_sections(found: Recommendation) -> list[Section]:
-    """What the terminal shows."""
+    """The sections that the terminal shows."""
     blocks: list[Block] = [*verdicts(found), standings_table(found)]
     if found.is_possible:
         blocks.append(Code(command(found)))
@@ -79,21 +80,25 @@ def verdicts(found: Recommendation) -> list[Verdict]:
                 "warning",
                 "too little time",
                 f"The choice was made on {count} prompt{'' if count == 1 else 's'}, which is "
-                "hardly more than chance. Give more --budget, or wait until the machine does "
-                "nothing else.",
+                "hardly more than chance. Give a larger --budget, or wait until the machine is "
+                "idle.",
             )
         )
     if measured.interrupted:
         said.append(
-            Verdict("warning", "interrupted", "Stopped before the end; this is what was measured.")
+            Verdict(
+                "warning",
+                "interrupted",
+                "Stopped before the end; these are the measurements so far.",
+            )
         )
     if measured.checks and not measured.fresh:
         said.append(
             Verdict(
                 "neutral",
                 "few prompts",
-                "The gain was measured on the prompts that the choice was made by, so it may be a "
-                "little high. With eight prompts or more a third are kept for it.",
+                "The gain was measured on the prompts that decided the choice, so it may be a "
+                "little too high. With eight prompts or more, a third are reserved for it.",
             )
         )
     missing = [
@@ -102,7 +107,9 @@ def verdicts(found: Recommendation) -> list[Verdict]:
     ]
     if missing:
         said.append(
-            Verdict("neutral", "not tried", f"{'; '.join(missing)}. --budget gives more time.")
+            Verdict(
+                "neutral", "not tried", f"{'; '.join(missing)}. A larger --budget gives more time."
+            )
         )
     return said
 
@@ -113,9 +120,9 @@ def _advice(found: Recommendation) -> Verdict:
         return Verdict(
             "warning",
             "measure again",
-            f"The best method came to {decoding.value:.2f} times plain decoding, but its tokens a "
-            f"round allow at most {decoding.possible:.2f}: that is noise. Close what else the "
-            "machine runs, and start again.",
+            f"The best method was {decoding.value:.2f} times as fast as plain decoding, but its "
+            f"tokens per round allow at most {decoding.possible:.2f}: that is noise. Close other "
+            "programs, and start again.",
         )
     if not found.chosen:
         return Verdict(
@@ -125,11 +132,11 @@ def _advice(found: Recommendation) -> Verdict:
         )
     if gain is None or decoding is None:
         return Verdict(
-            "warning", "use", f"`{name}`, the fastest so far; what it gains was not measured."
+            "warning", "use", f"`{name}`, the fastest so far; its gain was not measured."
         )
     text = (
-        f"`{name}`: {_told(decoding)} times the decoding speed of plain decoding, and "
-        f"{_told(gain)} times in whole answers, measured on {_prompts(gain)}."
+        f"`{name}`: {_with_interval(decoding)} times the speed of plain decoding, and "
+        f"{_with_interval(gain)} times for whole answers, measured on {_prompts(gain)}."
     )
     if gain.low is None:
         return Verdict(
@@ -137,31 +144,33 @@ def _advice(found: Recommendation) -> Verdict:
         )
     if gain.low <= 1:
         return Verdict(
-            "warning", "use", f"{text} The interval holds 1, so it may not pay: try more prompts."
+            "warning",
+            "use",
+            f"{text} The interval includes 1, so it may not pay: try more prompts.",
         )
     return Verdict("good", "use", text)
 
 
 def _with_gain(found: Recommendation) -> str:
-    """The winner of the race, where the check did not confirm it."""
+    """The winner of the race, if the check did not confirm its gain."""
     gain, winner = found.gain, found.measured.winner
     if gain is None or not winner:
         return ""
-    return f"; the best, `{found.methods[winner].name}`, came to {_told(gain)} times plain decoding"
+    return f"; the best, `{found.methods[winner].name}`, had {_with_interval(gain)} times its speed"
 
 
 def _prompts(ratio: Ratio) -> str:
     return f"{ratio.num_prompts} prompt{'' if ratio.num_prompts == 1 else 's'}"
 
 
-def _told(ratio: Ratio) -> str:
+def _with_interval(ratio: Ratio) -> str:
     if ratio.low is None or ratio.high is None:
         return f"{ratio.value:.2f}"
     return f"{ratio.value:.2f} ({ratio.low:.2f} to {ratio.high:.2f})"
 
 
 def standings_table(found: Recommendation) -> Table:
-    """Everybody, the fastest first."""
+    """All methods, the fastest first."""
     rows = tuple(
         (
             f"`{found.methods[one.place].name}`",
@@ -173,13 +182,13 @@ def standings_table(found: Recommendation) -> Table:
         for one in found.standings
     )
     return Table(
-        ("method", "against the fastest", "tokens a round", "prompts", "stayed"),
+        ("method", "against the fastest", "tokens per round", "prompts", "stayed"),
         rows,
-        caption="The race: whole answers; the slower methods left early.",
+        caption="The race: whole answers; slower methods were dropped early.",
     )
 
 
 def command(found: Recommendation) -> str:
-    """The line that uses it."""
+    """The command that uses the settings."""
     file = found.about.get("settings_file") or "SETTINGS"
     return f"paceline generate --model {found.about.get('model')} --settings {file}"

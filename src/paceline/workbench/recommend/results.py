@@ -1,4 +1,4 @@
-"""What was found: the method, what it gains, its settings, and how everybody fared."""
+"""The result: the method, its gain, its settings, and the standings of all methods."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from paceline.workbench.workload.methods import Method
 SCHEMA = "paceline.recommend/1"
 
 SMALLEST_GAIN = 1.02
-"""A gain below this is not worth a setting."""
+"""A gain below this is not worth changing a setting."""
 
 
 @dataclass(frozen=True)
 class Standing:
-    """How one method fared in the race.
+    """The result of one method in the race.
 
     Args:
-        place: among all methods.
-        num_prompts: that it answered.
-        against_best: its speed in times of the fastest method's, on the prompts of both.
+        place: its index among all methods.
+        num_prompts: the number of prompts that it answered.
+        against_best: its speed divided by that of the fastest method, on the prompts of both.
         tokens_a_round: over all of its answers.
-        left: whether it left before the end.
+        left: whether it was dropped before the end.
     """
 
     place: int
@@ -41,12 +41,12 @@ class Standing:
 
 @dataclass(frozen=True)
 class Recommendation:
-    """Everything that was found.
+    """The result.
 
     Args:
-        methods: all that were to be tried; the first is plain decoding.
-        measured: by the race and the check.
-        refused: names of methods that this model does not allow, and why.
+        methods: all methods to try; the first is plain decoding.
+        measured: the measurements of the race and the check.
+        refused: the names of methods that this model does not allow, with the reasons.
         about: model, prompts, options and environment.
     """
 
@@ -57,25 +57,25 @@ class Recommendation:
 
     @cached_property
     def gain(self) -> Ratio | None:
-        """What the winner gains in whole answers, prefill included; None where not checked."""
+        """The winner's gain for whole answers, prefill included; None if it was not checked."""
         runs = self.measured.checks
         return speedup(runs, 1, noise_of(runs), with_prefill=True)
 
     @cached_property
     def decoding_gain(self) -> Ratio | None:
-        """The same of decoding alone, as `paceline bench` reports it first."""
+        """The same for decoding alone, as in the first column of `paceline bench`."""
         runs = self.measured.checks
         return speedup(runs, 1, noise_of(runs))
 
     @property
     def is_possible(self) -> bool:
-        """Whether tokens a round allow for what was measured; else it was noise."""
+        """Whether the tokens per round allow the measured gain; otherwise it was noise."""
         found = self.decoding_gain
         return found is None or found.is_possible
 
     @property
     def chosen(self) -> int:
-        """The place of the method to use: that of the winner if it gains, else plain decoding."""
+        """The index of the method to use: the winner if it gains, else plain decoding."""
         gain = self.gain
         gains = gain is None or gain.value >= SMALLEST_GAIN
         return self.measured.winner if gains else PLAIN
@@ -87,7 +87,7 @@ class Recommendation:
 
     @cached_property
     def standings(self) -> list[Standing]:
-        """Everybody, the fastest first: those that stayed longest, and these by their speed."""
+        """All methods: those that stayed longest first, and among these the fastest first."""
         race = self.measured.race
         found = []
         for place in race.scores:
@@ -98,7 +98,7 @@ class Recommendation:
                 Standing(
                     place,
                     len(race.scores[place]),
-                    math.exp(-race.behind(place)),
+                    math.exp(-race.deficit(place)),
                     tokens / rounds if rounds else 1.0,
                     place in race.left_after,
                 )
@@ -106,7 +106,7 @@ class Recommendation:
         return sorted(found, key=lambda one: (-one.num_prompts, -one.against_best))
 
     def settings(self) -> dict[str, Any]:
-        """What a file of settings holds; see `generate.settings`."""
+        """The contents of a settings file; see `generate.settings`."""
         measured: dict[str, Any] = {
             "speedup": ratio_json(self.decoding_gain if self.chosen else None),
             "speedup_of_whole_answers": ratio_json(self.gain if self.chosen else None),
@@ -147,7 +147,7 @@ class Recommendation:
 
 
 def drafting_of(method: Method) -> dict[str, Any]:
-    """A method as options of `generate`, for a file: the draft model by its name.
+    """A method as options of `generate`, for a file, with the draft model by its name.
 
     Example:
         >>> drafting_of(Method(("ngram",), 5))["num_draft_tokens"]

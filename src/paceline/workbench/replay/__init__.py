@@ -1,1 +1,1 @@
-"""Acceptance without generating: recorded text through target and draft in a few long passes."""
+"""Acceptance without generating: recorded text is run through target and draft models."""

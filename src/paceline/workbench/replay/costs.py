@@ -1,9 +1,8 @@
-"""What target passes and draft steps take, and the speed that a replay's acceptance would give.
+"""The time of target passes and draft steps, and the speed-up that a replay's acceptance gives.
 
-In each repeat every shape of pass has its turn, so that a slow moment of the machine falls on all
-of them: what counts is the ratio of one to another. Medians are taken, and passes of more rows are
-made to take no less time than passes of fewer (isotonic regression), so that no speed-up can exceed
-the tokens that a round gives.
+Each repeat times every shape of pass once, so that a slow moment of the machine affects all of
+them: only their ratios matter. The medians are made non-decreasing in the number of rows (isotonic
+regression), so that no speed-up can exceed the tokens per round.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from paceline.economics.curve import interpolated
 from paceline.economics.stats import AcceptanceCounts
 
 FEWEST_REPEATS, MOST_REPEATS = 9, 31
-"""How often each shape of pass is timed; as often as fits into `SECONDS`."""
+"""How often each shape of pass is timed, if it fits into `SECONDS`."""
 
 SECONDS = 10.0
 
@@ -40,8 +39,8 @@ class PassTimes:
     """Timed passes of the target, and steps of draft models, in the same repeats.
 
     Args:
-        seconds: by rows of a target pass, one time a repeat.
-        steps: by the place of a method, the time of a pass of its draft model over one row, one a
+        seconds: by the rows of a target pass, one time per repeat.
+        steps: by the index of a method, the time of a pass of its draft model over one row, one per
             repeat; methods without a draft model have none.
     """
 
@@ -55,12 +54,12 @@ class PassTimes:
 
     @cached_property
     def medians(self) -> dict[int, float]:
-        """Seconds by rows, made not to fall."""
+        """Seconds by rows, made non-decreasing."""
         rows = sorted(self.seconds)
         return dict(zip(rows, _rising([median(self.seconds[n]) for n in rows]), strict=True))
 
     def of(self, rows: int) -> float:
-        """The time of a pass over this many rows; between timed ones on a straight line.
+        """The time of a pass over this many rows, interpolated linearly.
 
         >>> PassTimes({1: [1.0], 5: [2.0]}, {}).of(3)
         1.5
@@ -73,7 +72,7 @@ class PassTimes:
         return median(self.steps[method])
 
     def resampled(self, repeats: Sequence[int]) -> PassTimes:
-        """The same from these repeats, as a bootstrap draws them."""
+        """The times of the given repeats, for a bootstrap."""
 
         def drawn(times: Sequence[float]) -> list[float]:
             return [times[place] for place in repeats]
@@ -90,7 +89,7 @@ class Predicted:
 
     Args:
         value: over plain decoding.
-        low, high: its interval, from other texts of the kind and other timings.
+        low, high: its interval, over other texts of the same kind and other timings.
     """
 
     value: float
@@ -105,14 +104,14 @@ def time_passes(
     longest_draft: int,
     clock: Callable[[], float] = perf_counter,
 ) -> PassTimes:
-    """Time target passes of one row and of a few more, and draft steps, in turns, after a text.
+    """Time target passes over one row and over more, and draft steps, alternately, after a text.
 
     Args:
         target: the model.
-        drafts: the draft model of each method that has one, by the place of the method.
+        drafts: the draft model of each method that has one, by the index of the method.
         tokens: the text, at least one token.
         longest_draft: the longest draft of interest.
-        clock: seconds.
+        clock: gives the time in seconds.
     """
     most = target.info.max_draft_tokens
     longest = longest_draft if most is None else min(longest_draft, most)
@@ -145,7 +144,7 @@ def time_passes(
 
 
 def _root(model: Target, tokens: Sequence[int], longest: int, opened: ExitStack) -> tuple[Any, int]:
-    """A slot that holds the text as far as the model takes it, and the token after that."""
+    """A slot that holds as much of the text as the model takes, and the next token."""
     info = model.info
     room = None if info.max_length is None else max(1, info.max_length - longest - 1)
     context = [token if token < info.vocab_size else 0 for token in tokens[:room]]
@@ -163,7 +162,7 @@ def predicted_speedup(
     Args:
         counts: acceptance by position.
         passes: of the target.
-        draft_s: what a draft of a length takes, by these timings.
+        draft_s: the time of a draft of a given length, by these timings.
     """
     if not counts.rounds:
         return None
@@ -188,7 +187,7 @@ def predict(
 ) -> Predicted | None:
     """The predicted speed-up with its interval; None without a round.
 
-    A bootstrap over texts and over the repeats of the timings, both at once.
+    The interval is a bootstrap over texts and over repeats of the timings at the same time.
 
     Args:
         texts: acceptance by position, of each text.
@@ -215,7 +214,7 @@ def predict(
 
 
 def _rising(values: Sequence[float]) -> list[float]:
-    """The nearest sequence, by least squares, that does not fall."""
+    """The nearest non-decreasing sequence, by least squares."""
     from scipy.optimize import isotonic_regression
 
     return [float(value) for value in isotonic_regression(values).x]

@@ -1,4 +1,4 @@
-"""What a drafter would have proposed along a text, and what the target would have said to it."""
+"""What a drafter would have proposed along a text, and what the target would have accepted."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ from paceline.workbench.replay.walk import Row, walk
 
 @dataclass(frozen=True)
 class Replayed:
-    """What came of one text.
+    """The result for one text.
 
     Args:
         counts: acceptance by position.
         num_draft_tokens: all drafted nodes.
-        alpha: the sum of min(p, q) at each token of the answer, where it is known.
-        draft_s: what proposing took, by length of the draft; empty where nothing was proposed
-            token by token.
+        alpha: the sum of min(p, q) at each token of the answer, if it is known.
+        draft_s: the time of proposing, by length of the draft; empty if nothing was proposed round
+            by round.
     """
 
     counts: AcceptanceCounts
@@ -50,11 +50,11 @@ class Reader:
     """How texts are read.
 
     Args:
-        info: of the target.
-        params: how the target's tokens are drawn.
-        target: for texts of others, and for distributions; None where it is not needed.
+        info: the target's description.
+        params: the sampling options of the target.
+        target: for texts of others, and for distributions; None if it is not needed.
         by_target: whether the target wrote the texts, under `params`.
-        seed: of what is left to chance.
+        seed: of all random draws.
     """
 
     info: TargetInfo
@@ -66,14 +66,14 @@ class Reader:
 
     @property
     def needs_target(self) -> bool:
-        """Whether nothing can be said without the target: only its greedy text says all itself."""
+        """Whether the target is needed: only its own greedy text can be replayed without it."""
         return not (self.by_target and self.params.is_greedy)
 
     def replay(self, drafter: Drafter, text: RecordedText, num_draft_tokens: int) -> Replayed:
         """The acceptance that a drafter would have had on a text.
 
         Raises:
-            InvalidInput: a drafter that a recorded text says nothing about.
+            InvalidInput: the drafter cannot be replayed on recorded text.
         """
         if isinstance(drafter, ModelDrafter) and not (
             drafter.min_confidence or drafter.entropy_bound
@@ -84,7 +84,7 @@ class Reader:
     def _by_passes(
         self, drafter: ModelDrafter, text: RecordedText, num_draft_tokens: int
     ) -> Replayed:
-        """A draft model that follows the text: every position is a row of the same pass."""
+        """Replay a draft model that follows the text: every position is a row of the same pass."""
         rows = list(self._rows(drafter, text))
         limit = drafter.model.info.max_length
         room = len(text.prompt) + self._room(text)
@@ -121,7 +121,7 @@ class Reader:
             elif whole > 0:
                 yield Row(min(1.0, common / whole), alpha=alpha)
             else:
-                # Rounding: the passes that wrote the text gave this token mass, this one does not.
+                # Rounding: the passes that made the text gave this token mass, this one does not.
                 yield Row(0.0, alpha=alpha)
 
     def _draft_logits(self, model: Target, text: RecordedText) -> Iterator[Tensor]:
@@ -137,7 +137,7 @@ class Reader:
                     count += 1
                     yield fit(row, self.info.vocab_size)
         for _ in range(len(text.answer) - count):
-            yield torch.zeros(self.info.vocab_size)  # nothing is drafted there
+            yield torch.zeros(self.info.vocab_size)  # no draft reaches this position
 
     def _laws(self, warp: SamplingWarp, text: RecordedText) -> Iterator[Tensor]:
         if self.target is None:
@@ -152,7 +152,7 @@ class Reader:
                 place += 1
 
     def _by_rounds(self, drafter: Drafter, text: RecordedText, num_draft_tokens: int) -> Replayed:
-        """Any drafter that chooses without chance: it proposes, round by round."""
+        """Replay a deterministic drafter: it proposes round by round."""
         if missing := drafter.needs - {Need.TREE}:
             words = ", ".join(sorted(map(str, missing)))
             raise InvalidInput(
@@ -177,8 +177,8 @@ class Reader:
                 seconds = perf_counter() - start
                 if draft.probs is not None and any(law is not None for law in draft.probs):
                     raise InvalidInput(
-                        f"drafter {drafter.name!r} draws its tokens, so no recorded text says what "
-                        "it would draw; replay it at temperature 0, or measure it with "
+                        f"drafter {drafter.name!r} samples its tokens, and recorded text cannot "
+                        "show what it would draft; replay it at temperature 0, or measure it with "
                         "`paceline bench`"
                     )
                 path, left = _follow(draft, said[done:], text.answer[done:])
@@ -199,7 +199,7 @@ class Reader:
         return Replayed(counts, nodes, draft_s=tuple(times))
 
     def _reference(self, text: RecordedText) -> tuple[int, ...]:
-        """What the target says at each place of the answer, after the recorded tokens."""
+        """The target's token at each position of the answer, after the recorded tokens."""
         if self.by_target:
             return text.answer
         if text.id not in self._references:
@@ -212,9 +212,9 @@ class Reader:
         return self._references[text.id]
 
     def _room(self, text: RecordedText) -> int:
-        """The longest that the answer could have become."""
+        """The greatest possible length of the answer."""
         limit = self.info.max_length
-        # Unknown: so far that no draft is cut by it.
+        # Unknown: long enough that no draft is cut.
         most = 2**31 if text.max_tokens is None else text.max_tokens
         return most if limit is None else min(most, limit - len(text.prompt))
 
@@ -227,7 +227,7 @@ def _follow(
 ) -> tuple[tuple[int, ...], bool]:
     """The accepted path, and whether its last token is not the recorded one.
 
-    Tokens chosen without chance are accepted where, and only where, they are what the target says.
+    Tokens chosen deterministically are accepted if and only if they are the target's.
     """
     path: list[int] = []
     node = ROOT

@@ -11,7 +11,7 @@ from paceline.core.passes import prefill
 from paceline.core.protocols import Target, Work
 
 ROWS = 64
-"""Rows of a pass. With a vocabulary of 152,000 their logits take 39 MB."""
+"""Rows per pass. With a vocabulary of 152,000 their logits take 39 MB."""
 
 
 def teacher_forced(
@@ -20,10 +20,10 @@ def teacher_forced(
     """The logits after the tokens before each of `tokens[first:]`, in blocks `[n, V]`.
 
     Args:
-        target: any model; its own limit of rows a pass is kept.
+        target: any model; its own limit of rows per pass is respected.
         tokens: the whole text.
-        first: where the rows begin, at least 1.
-        rows: the most of a block.
+        first: the position of the first row, at least 1.
+        rows: the most rows of a block.
     """
     most = target.info.max_draft_tokens
     rows = rows if most is None else min(rows, most + 1)

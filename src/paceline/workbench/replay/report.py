@@ -21,31 +21,31 @@ SHOWN = 8
 DEFINITIONS = (
     (
         "replay",
-        "The rounds that decoding would have made along the recorded text: the drafter is asked "
-        "after the recorded tokens, and the target says what it would have accepted.",
+        "The rounds that decoding would have made along the recorded text: the drafter drafts "
+        "after the recorded tokens, and the target shows what would have been accepted.",
     ),
     (
         "mean acceptance length",
-        "Tokens a round, the correction or bonus token included: plain decoding is 1.00.",
+        "Tokens per round, including the correction or bonus token: plain decoding is 1.00.",
     ),
     (
         "acceptance by position",
-        "conditional: of the draft tokens at a position that were tested, the share accepted; "
-        "unconditional: of all drafts.",
+        "conditional: the share accepted of the draft tokens that were tested at a position; "
+        "unconditional: the share of all drafts.",
     ),
     (
         "alpha",
         "The sum over the vocabulary of min(p, q), p the distribution of the target and q that of "
-        "the draft model, as a mean over all recorded tokens. Not known for drafters that are not "
+        "the draft model, as a mean over all recorded tokens. Unknown for drafters that are not "
         "a model.",
     ),
     (
         "predicted speed-up",
-        "Expected tokens a round over its cost: target passes and draft steps were timed here, in "
-        "turns, on the text. The interval (95 %) is a bootstrap over texts and over the timings. "
-        "No prediction exceeds the acceptance length. Without the model loaded nothing was timed, "
-        "and the mean acceptance length is "
-        "the speed-up that free drafts and free rows would give.",
+        "Expected tokens per round divided by its cost: target passes and draft steps were timed "
+        "here, alternately, on the text. The interval (95 %) is a bootstrap over texts and over "
+        "the timings. No prediction exceeds the acceptance length. If the model was not loaded, "
+        "nothing was timed; the mean acceptance length is then the speed-up that free drafts and "
+        "free rows would give.",
     ),
 )
 

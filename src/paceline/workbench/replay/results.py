@@ -1,4 +1,4 @@
-"""The result of a replay: acceptance by position and category, and the speed it would give."""
+"""The result of a replay: acceptance by position and category, and predicted speed-ups."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ SCHEMA = "paceline.replay/1"
 
 @dataclass(frozen=True)
 class Part:
-    """What some texts say of one method.
+    """The figures of one method on some texts.
 
     Args:
         counts: acceptance by position.
         num_draft_tokens: all drafted nodes.
-        alpha: the mean over tokens of the sum of min(p, q); None where it is not known.
-        predicted: speed-up; None where nothing was timed.
+        alpha: the mean over tokens of the sum of min(p, q); None if it is unknown.
+        predicted: the predicted speed-up; None if nothing was timed.
     """
 
     counts: AcceptanceCounts
@@ -61,14 +61,14 @@ class Part:
 
 @dataclass(frozen=True)
 class ReplayResult:
-    """Everything that was replayed.
+    """The result of a replay.
 
     Args:
         texts: the records.
         methods: in order.
-        found: for each method one `Replayed` a text.
+        found: for each method one `Replayed` per text.
         lengths: the longest draft of each method.
-        passes: timed passes of the target and steps of draft models; None where nothing was timed.
+        passes: timed passes of the target and steps of draft models; None if nothing was timed.
         about: model, options and environment, for the report.
     """
 
@@ -85,11 +85,11 @@ class ReplayResult:
 
     @cached_property
     def categories(self) -> list[str]:
-        """In order."""
+        """The categories of the texts, in order."""
         return list(dict.fromkeys(text.category for text in self.texts))
 
     def _draft_s(self, method: int) -> Callable[[PassTimes, int], float]:
-        """What a draft of a length takes: steps of the draft model, or what proposing took."""
+        """The time of a draft of a given length: draft model steps, or measured proposals."""
         proposing = _medians(self.found[method])
 
         def seconds(passes: PassTimes, length: int) -> float:
@@ -100,7 +100,7 @@ class ReplayResult:
         return seconds
 
     def draft_s(self, method: int) -> dict[int, float]:
-        """What a draft of each length takes; empty where nothing was timed."""
+        """The time of a draft of each length; empty if nothing was timed."""
         if self.passes is None:
             return {}
         seconds = self._draft_s(method)
@@ -109,7 +109,7 @@ class ReplayResult:
         return {length: seconds(self.passes, length) for length in lengths}
 
     def part(self, method: int, category: str | None = None) -> Part:
-        """What the texts of one category, or all, say of a method."""
+        """The figures of a method on the texts of one category, or on all."""
         key = method, category
         if key not in self._parts:
             self._parts[key] = self._part(method, category)
@@ -175,11 +175,11 @@ def replay(
     Args:
         reader: how texts are read.
         texts: the records.
-        methods, drafters: the same ones.
-        default_length: of drafts, for methods that name none.
-        step: called with what comes next.
-        about: for the report.
-        timed: time passes of the reader's target, to predict speed-ups.
+        methods, drafters: the methods, and the drafter of each.
+        default_length: the draft length of methods that name none.
+        step: called with a description of the next step.
+        about: model, options and environment, for the report.
+        timed: whether to time passes of the reader's target, to predict speed-ups.
     """
     lengths = [
         method.num_draft_tokens if isinstance(method.num_draft_tokens, int) else default_length

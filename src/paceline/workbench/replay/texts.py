@@ -13,14 +13,14 @@ from paceline.workbench.workload import Item
 
 @dataclass(frozen=True)
 class RecordedText:
-    """A prompt and what was answered.
+    """A prompt and its recorded answer.
 
     Args:
         id, category: of the record.
         prompt: token ids, at least one.
         answer: token ids, at least one.
-        max_tokens: the limit under which the answer was made; drafts near it are shorter. None
-            where it is not known: the answer is taken to have had room.
+        max_tokens: the token limit of the answer; drafts near it are shorter. None if it is
+            unknown: no limit is assumed.
     """
 
     id: str
@@ -38,19 +38,19 @@ class RecordedText:
 def tokenize(
     items: Iterable[Item], tokenizer: Any, *, chat: bool, vocab_size: int, max_length: int | None
 ) -> tuple[list[RecordedText], int]:
-    """The records as tokens, and how many had to be cut.
+    """The records as tokens, and the number of them that were truncated.
 
-    A record without a prompt, a file say, is text from its second token on.
+    In a record without a prompt, such as a file, the answer begins at the second token.
 
     Args:
-        items: with answers.
+        items: the records, with answers.
         tokenizer: of the target.
-        chat: put text prompts into the chat template.
-        vocab_size: of the target.
-        max_length: of the target's context; longer answers are cut there.
+        chat: whether to put text prompts into the chat template.
+        vocab_size: the target's vocabulary size.
+        max_length: the target's context; longer answers are truncated.
 
     Raises:
-        InvalidInput: a record that cannot be used; names where it stands.
+        InvalidInput: a record is invalid; the message names its place.
     """
     texts = []
     num_cut = 0

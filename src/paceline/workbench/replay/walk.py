@@ -1,21 +1,21 @@
 r"""The rounds that decoding would have made along a recorded text.
 
-Let x be the token at some place of the answer, p and q the distributions of target and draft there,
-after the recorded tokens. Under the rule of Leviathan et al. (arXiv 2211.17192) a round gives x as
-an *accepted draft token* with probability min(p(x), q(x)), and in all with probability p(x). So
-where the target wrote the text, x came from the draft with probability
+Let x be the token at some position of the answer, p and q the distributions of target and draft
+there, after the recorded tokens. Under the rule of Leviathan et al. (arXiv 2211.17192) a round
+gives x as an *accepted draft token* with probability min(p(x), q(x)), and in total with probability
+p(x). So if the target wrote the text, x came from the draft with probability
 
     min(p(x), q(x)) / p(x) = min(1, q(x) / p(x)),
 
-independently from place to place given the text. If it did, the round goes on at the next place,
-whose context is again the recorded text; if not, x is the correction and the round ends. These are
-all the probabilities there are, so rounds drawn with them along the text have *exactly* the
-distribution that the rounds of decoding have, given that they wrote it. At temperature 0 the
-probabilities are 0 and 1, and the rounds are those of decoding, one by one.
+independently at each position, given the text. If it did, the round goes on at the next position,
+whose context is again the recorded text; if not, x is the correction and the round ends. There are
+no other random choices, so rounds drawn with these probabilities have *exactly* the distribution of
+the rounds of decoding, given that they produced this text. At temperature 0 the probabilities are 0
+and 1, and the rounds are exactly those of decoding.
 
-Where others wrote the text, a round accepts the draft token with probability alpha, the sum of
-min(p, q), and stays on the text with probability min(p(x), q(x)); if it accepts another token it
-leaves the text, and what would have come after it is not known.
+If others wrote the text, a round accepts the draft token with probability alpha, the sum of
+min(p, q), and stays on the text with probability min(p(x), q(x)). If it accepts another token, it
+leaves the text, and what would have followed is unknown.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from paceline.economics.stats import AcceptanceCounts
 
 @dataclass(frozen=True)
 class Row:
-    """One place of the answer.
+    """One position of the answer.
 
     Args:
         stay: the probability that the draft token is accepted and is the recorded token.
-        leave: that it is accepted and is another one.
-        alpha: the sum of min(p, q); None where p is not known.
+        leave: the probability that it is accepted and is another token.
+        alpha: the sum of min(p, q); None if p is unknown.
     """
 
     stay: float
@@ -48,8 +48,8 @@ def walk(
 
     Args:
         rows: one per token of the answer.
-        longest: the length of a draft after that many answered tokens.
-        uniform: a draw from [0, 1); asked only where something is left to chance.
+        longest: the length of a draft after a given number of answer tokens.
+        uniform: draws from [0, 1); called only if the outcome is random.
 
     Example:
         >>> rows = [Row(1.0), Row(1.0), Row(0.0), Row(1.0)]
@@ -69,7 +69,7 @@ def walk(
                 break
             accepted += 1
             left = draw >= row.stay
-        # At the end of the text, and where it was left, nothing was rejected.
+        # At the end of the text, or where the round left it, nothing was rejected.
         unknown = left or done + accepted == len(rows)
         counts = counts.add(length, accepted, accepted if unknown else None)
         done += accepted + (not left)

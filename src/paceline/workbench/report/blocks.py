@@ -1,6 +1,6 @@
-"""What a report is made of: values, that a renderer turns into HTML, Markdown or a terminal's text.
+"""The parts of a report: values that a renderer turns into HTML, Markdown or terminal text.
 
-Texts may hold `code` between backticks and nothing else of Markdown.
+Texts may contain `code` between backticks, and no other Markdown.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ class Text:
 
 @dataclass(frozen=True, slots=True)
 class Code:
-    """A command or a value to copy, as it stands."""
+    """A command or a value, to be copied as it is."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What came out, in a word and a sentence.
+    """A finding, in a word and a sentence.
 
     Args:
-        status: how it is coloured; the word says it too, since not everybody sees colours.
-        word: "pass", say.
+        status: its colour; the word says it too, because not everyone sees colours.
+        word: for example "pass".
         text: what it means and what to do.
     """
 
@@ -48,14 +48,14 @@ class Table:
     """Rows of texts under headers.
 
     Args:
-        headers: one a column.
-        rows: as many cells each; "" is an empty one.
-        num_names: how many columns at the start are names, aligned to the left; the others are
+        headers: one per column.
+        rows: each with one cell per column; "" is an empty cell.
+        num_names: the number of leading columns that are names, aligned to the left; the others are
             numbers, aligned to the right.
         caption: what the table shows.
 
     Raises:
-        InvalidInput: a row of another length.
+        InvalidInput: a row has another length.
     """
 
     headers: tuple[str, ...]
@@ -67,7 +67,7 @@ class Table:
         for row in self.rows:
             if len(row) != len(self.headers):
                 raise InvalidInput(
-                    f"a table with {len(self.headers)} columns needs as many cells in each row; "
+                    f"a table with {len(self.headers)} columns needs that many cells in each row; "
                     f"one has {len(row)}"
                 )
 
@@ -89,7 +89,7 @@ class Figure:
 
 @dataclass(frozen=True, slots=True)
 class Definitions:
-    """Terms and what they mean here."""
+    """Terms and their meanings."""
 
     entries: tuple[tuple[str, str], ...]
 
@@ -99,7 +99,7 @@ Block = Text | Code | Verdict | Table | Figure | Definitions
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """A title and what stands under it."""
+    """A title and the blocks under it."""
 
     title: str
     blocks: tuple[Block, ...]
@@ -111,7 +111,7 @@ class Report:
 
     Args:
         title: of the page.
-        lead: what it is about, in a sentence.
+        lead: its subject, in a sentence.
         sections: in order.
 
     Example:

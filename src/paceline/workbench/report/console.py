@@ -1,4 +1,4 @@
-"""A report on a terminal, by rich."""
+"""Shows a report on a terminal, with rich."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def _show(console: Console, block: Block) -> None:
 
 
 def show_table(console: Console, table: Table) -> None:
-    """Print a table, in several parts below one another where the terminal is narrow."""
+    """Print a table, split into several below each other if the terminal is narrow."""
     if table.caption:
         console.print(RichText(_plain(table.caption), style="dim"))
     plain = replace(

@@ -1,4 +1,4 @@
-"""What figures depend on: machine, versions, commit, command."""
+"""The environment that figures depend on: machine, versions, commit, command."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Any
 
 
 def environment() -> dict[str, Any]:
-    """The environment of this process as plain JSON values; None for what cannot be known."""
+    """The environment of this process as plain JSON values; None for what is unknown."""
     import torch
 
     return {
@@ -43,7 +43,7 @@ def _version(package: str) -> str | None:
 
 
 def _commit() -> str | None:
-    """The commit of the code that runs, where that is a clone; "-dirty" where it was changed."""
+    """The commit of the running code, if that is a clone; with "-dirty" if it was changed."""
     folder = Path(__file__).parent
     if not any((parent / ".git").exists() for parent in folder.parents):
         return None

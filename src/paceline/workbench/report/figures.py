@@ -1,7 +1,7 @@
-"""Plots by matplotlib, as SVG that stands in a page and takes its colours from it.
+"""Plots by matplotlib, as SVG that is inlined in a page and takes its colours from it.
 
-Everything is laid out for the width of a phone: what has names runs down the page, and the plot
-grows taller with their number.
+Everything is laid out for the width of a phone: names run down the page, and the plot grows taller
+with their number.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure as Canvas
 
 WIDTH = 4.6
-"""Inches: at the 72 units an inch of SVG, about the width of a phone."""
+"""Inches: at SVG's 72 units per inch, about the width of a phone."""
 
 Point = tuple[float, float | None, float | None]
-"""A value and its interval, which may not be known."""
+"""A value and its interval, which may be unknown."""
 
 INK, MUTED, LINE = "#010101", "#010102", "#010103"
-"""Colours that stand for those of the page; see `inline_svg`."""
+"""Placeholders for the colours of the page; see `inline_svg`."""
 
 _STANDINS = {INK: "ink", MUTED: "muted", LINE: "line"} | {
     f"#0101{0x10 + place:02x}": f"s{place}" for place in range(len(SERIES))
@@ -73,7 +73,7 @@ def canvas(height: float, width: float = WIDTH) -> tuple[Canvas, Axes]:
 
 
 def shortened(text: str, length: int = 44) -> str:
-    """The text with its middle left out where it is longer; names tend to differ at the ends.
+    """The text, with its middle left out if it is too long; names tend to differ at the ends.
 
     >>> shortened("model,draft=somewhere,k=3", 12)
     'model,...k=3'
@@ -109,7 +109,7 @@ def inline_svg(figure: Canvas, key: str, description: str) -> str:
 
     Args:
         figure: made by `canvas`, with the colours of this module.
-        key: unique on the page; ids carry it, since those of two figures would collide.
+        key: unique on the page; it is put into ids, because those of two figures would collide.
         description: for readers who do not see it.
     """
     text = _svg(figure, key)
@@ -129,7 +129,7 @@ def inline_svg(figure: Canvas, key: str, description: str) -> str:
 
 
 def standalone_svg(figure: Canvas) -> str:
-    """The figure as a file of its own, in the colours of a light page."""
+    """The figure as a separate file, in the colours of a light page."""
     text = _svg(figure, "paceline")
     for standin, name in _STANDINS.items():
         text = text.replace(standin, COLOURS[name][0])
@@ -140,7 +140,7 @@ def _svg(figure: Canvas, key: str) -> str:
     import matplotlib as mpl
 
     buffer = io.StringIO()
-    # The text stays text, so that it can be read out, searched and scaled.
+    # Keep text as text, so that it can be read out, searched and scaled.
     with mpl.rc_context({"svg.fonttype": "none", "svg.hashsalt": key}):
         figure.savefig(buffer, format="svg", metadata={"Date": None})
     text = buffer.getvalue()
@@ -150,12 +150,12 @@ def _svg(figure: Canvas, key: str) -> str:
 def intervals(
     values: Mapping[str, Mapping[str, Point]], *, label: str, reference: float | None = None
 ) -> Canvas:
-    """For each group a row of points with their intervals, one a series.
+    """For each group a row of points with their intervals, one per series.
 
     Args:
         values: by series, by group.
         label: of the axis.
-        reference: draw a line there.
+        reference: where to draw a reference line.
     """
     groups = list(dict.fromkeys(group for points in values.values() for group in points))
     series = list(values)
@@ -199,13 +199,13 @@ def lines(
     y_limits: tuple[float, float] | None = None,
     whole_numbers: bool = False,
 ) -> Canvas:
-    """One line a series, with a band where intervals are known.
+    """One line per series, with a band if intervals are known.
 
     Args:
         values: by series, x and the point there.
         x_label, y_label: of the axes.
         y_limits: the ends of the y axis; None fits them.
-        whole_numbers: mark whole numbers alone on the x axis.
+        whole_numbers: mark only whole numbers on the x axis.
     """
     figure, axes = canvas(3.1 + 0.1 * len(values))
     from matplotlib.ticker import MaxNLocator
@@ -244,7 +244,7 @@ def lines(
 
 
 def stacked(rows: Mapping[str, Mapping[str, float]], *, label: str) -> Canvas:
-    """One bar a row, of the same parts in the same order.
+    """One bar per row, of the same parts in the same order.
 
     Args:
         rows: by row, by part.
@@ -260,7 +260,7 @@ def stacked(rows: Mapping[str, Mapping[str, float]], *, label: str) -> Canvas:
     axes.grid(visible=False, axis="y")
     axes.set_yticks([])
     for place, name in enumerate(rows):
-        # Above its bar: a long name at the side would leave no room for the bar.
+        # Put the name above its bar: a long name at the side would leave no room for the bar.
         axes.text(0, place - 0.28, shortened(name, 52), va="bottom", fontsize=9, color=INK)
     axes.set_ylim(len(rows) - 0.6, -0.7)
     axes.set_xlabel(label)
@@ -271,7 +271,7 @@ def stacked(rows: Mapping[str, Mapping[str, float]], *, label: str) -> Canvas:
 def against(
     values: Mapping[str, Sequence[tuple[float, float]]], *, x_label: str, y_label: str
 ) -> Canvas:
-    """Points and the line on which both are equal.
+    """Points, and the line on which both coordinates are equal.
 
     Args:
         values: by series, x and y.
@@ -302,5 +302,5 @@ def against(
 
 
 def _at_least_0(lengths: Sequence[float]) -> list[float]:
-    """A bootstrap interval need not hold the point estimate; matplotlib wants lengths."""
+    """A bootstrap interval need not contain the estimate; matplotlib needs lengths of 0 or more."""
     return [max(0.0, length) for length in lengths]

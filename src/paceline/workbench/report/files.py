@@ -1,4 +1,4 @@
-"""Where reports go. Whether they can go there is known before the work that they are about."""
+"""The files that reports are written to, checked before the work starts."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ class Outputs:
     """Files to write at the end, checked now.
 
     Args:
-        paths: the option that named a file, and the file; None where it was left out.
+        paths: the option that names a file, and the file; None if it was left out.
 
     Raises:
-        InvalidInput: a file that cannot be written, or two options that name one file.
+        InvalidInput: a file cannot be written, or two options name the same file.
 
     Example:
         >>> Outputs({"--html": None}).write({"--html": lambda: "never called"})
@@ -38,10 +38,10 @@ class Outputs:
                 raise InvalidInput(f"{first} and {option} both name {path}; give each its own file")
 
     def write(self, contents: Mapping[str, object]) -> list[Path]:
-        """Write each text, or what a function of no arguments returns; the files written.
+        """Write each text, or the result of a function without arguments; returns the files.
 
         Raises:
-            InvalidInput: a file that could be written before cannot be any more.
+            InvalidInput: a file cannot be written any more.
         """
         written = []
         for option, path in self.paths.items():
@@ -58,7 +58,7 @@ class Outputs:
 
 
 def check_writable(option: str, path: Path) -> None:
-    """Raise unless a file can be written at `path`. What stands there is left as it is.
+    """Raise unless a file can be written at `path`. An existing file is not changed.
 
     Raises:
         InvalidInput: names the option, the path and the reason.

@@ -26,7 +26,7 @@ SERIES = (
     ("#8a6d00", "#dcc04a"),
     ("#b3261e", "#f28b82"),
 )
-"""The colours of what is plotted, on a light and on a dark page."""
+"""The colours of plotted series, on a light and on a dark page."""
 
 COLOURS = {
     "ink": ("#1b1f24", "#e6e9ee"),
@@ -40,7 +40,7 @@ COLOURS = {
     "neutral": ("#3d4651", "#b9c1cc"),
     **{f"s{number}": pair for number, pair in enumerate(SERIES)},
 }
-"""Name of the CSS variable: its light and its dark value."""
+"""By name of the CSS variable, its light and its dark value."""
 
 
 def _variables(place: int) -> str:
@@ -92,7 +92,7 @@ dd{margin:0;color:var(--muted);max-width:46rem}
 
 
 def to_html(report: Report) -> str:
-    """The report as one file. It follows the reader's light or dark mode and any width."""
+    """The report as one file. It adapts to light or dark mode and to any width."""
     parts = [
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">',
         '<meta name="viewport" content="width=device-width,initial-scale=1">',
@@ -117,7 +117,7 @@ def to_html(report: Report) -> str:
 
 
 def _runs(blocks: tuple[Block, ...]) -> list[list[Block]]:
-    """Neighbouring figures together, to stand side by side; everything else alone."""
+    """Group neighbouring figures, to be shown side by side; other blocks stay single."""
     runs: list[list[Block]] = []
     for block in blocks:
         if runs and isinstance(block, Figure) and isinstance(runs[-1][0], Figure):

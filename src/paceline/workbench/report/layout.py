@@ -1,7 +1,7 @@
-"""Tables for a terminal of any width: nothing is cut, and what does not fit goes below.
+"""Tables for a terminal of any width: nothing is cut, and what does not fit continues below.
 
-Headers wrap at spaces and names at the commas of their settings. Columns that still do not fit
-beside one another continue in a second table below the first, each with the names again.
+Headers wrap at spaces, and names at the commas of their settings. Columns that still do not fit
+continue in a second table below the first, which repeats the names.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ GAP = 2
 """Spaces between two columns."""
 
 EDGES = 2
-"""Columns that the frame of a table takes at its sides."""
+"""The width of a table's frame at its sides."""
 
 NAME_SHARES = (0.4, 0.3, 0.2)
-"""The shares of the width that names may take where the columns would not fit otherwise."""
+"""The shares of the width that names may take if the columns would not fit otherwise."""
 
 SHORTEST_NAME = 16
 
@@ -29,8 +29,8 @@ SHORTEST_NAME = 16
 def folded(table: Table, width: int) -> list[Table]:
     r"""The table as one or more whose lines are at most `width` columns wide.
 
-    Cells may come back with line ends in them. A single cell that is wider than the terminal stays
-    as it is.
+    The returned cells may contain line ends. A single cell that is wider than the terminal is not
+    changed.
 
     Example:
         >>> wide = Table(("method", "speed-up", "tokens/s"), (("ngram,k=4", "1.52", "20.1"),))
@@ -41,7 +41,7 @@ def folded(table: Table, width: int) -> list[Table]:
     room = width - EDGES
     narrower = (_with_narrow_names(table, int(share * width)) for share in NAME_SHARES)
     tries = [_parts(one, room) for one in (table, *narrower)]
-    # The first of the best, which has the widest names.
+    # Among the best, the first has the widest names.
     return min(tries, key=lambda parts: (any(_total(part) > room for part in parts), len(parts)))
 
 
@@ -83,7 +83,7 @@ def _with_narrow_names(table: Table, width: int) -> Table:
 
 
 def _stacked(header: str) -> str:
-    """A header of several words, on lines that are no longer than its longest word."""
+    """A header of several words, wrapped to the width of its longest word."""
     words = header.split(" ")  # not at a no-break space
     longest = max(map(cell_len, words), default=0)
     lines: list[str] = []

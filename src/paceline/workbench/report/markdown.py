@@ -15,11 +15,11 @@ from paceline.workbench.report.blocks import (
 
 
 def to_markdown(report: Report) -> str:
-    """The report as Markdown, with tables as GitHub and most others read them."""
+    """The report as Markdown, with tables in GitHub's syntax."""
     parts = [f"# {report.title}", report.lead]
     for section in report.sections:
         blocks = [text for text in map(_block, section.blocks) if text]
-        if blocks:  # a section of plots alone has nothing to say here
+        if blocks:  # a section with only plots is left out
             parts += [f"## {section.title}", *blocks]
     return "\n\n".join(parts) + "\n"
 
@@ -51,7 +51,7 @@ def _table(table: Table) -> str:
 
 
 def _row(cells: tuple[str, ...]) -> str:
-    r"""One line of a table; what would end a cell or a line is escaped.
+    r"""One line of a table; characters that would end a cell or a line are escaped.
 
     >>> _row(("a|b", "c"))
     '| a\\|b | c |'

@@ -1,4 +1,4 @@
-"""Settings of drafters that have to be looked for on the model itself."""
+"""Search for settings of drafters that depend on the model."""
 
 from paceline.workbench.tune.evaluate import (
     Costs,

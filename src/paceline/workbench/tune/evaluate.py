@@ -1,9 +1,9 @@
-"""What a skip set earns: its acceptance on recorded answers, and what a draft token costs.
+"""The value of a skip set: its acceptance on recorded answers, and the cost of a draft token.
 
-At temperature 0 a draft that follows the target's own answer is accepted up to its first token
-that differs. So a draft of k tokens need not be decoded: one pass of the layers that are left, over
-k tokens of the answer, says how many of them would have been accepted. That is exact, up to
-rounding, and the same in every trial; only the costs are timed, once.
+At temperature 0, a draft along the target's own answer is accepted up to the first token that
+differs. So a draft of k tokens need not be decoded: one pass through the remaining layers, over k
+tokens of the answer, shows how many of them would have been accepted. That is exact up to rounding,
+and the same in every trial; only the costs are timed, once.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from paceline.drafting.self_draft import layers_of
 from paceline.errors import InvalidInput
 from paceline.generate.api import LanguageModel
 
-Tell = Callable[[int, int, str], None]
-"""Told (done, total, what)."""
+Progress = Callable[[int, int, str], None]
+"""Called with (done, total, what)."""
 
 _REPEATS = 7
 
@@ -33,7 +33,7 @@ class Sample:
 
     Args:
         tokens: prompt and answer.
-        num_prompt_tokens: of these, the prompt.
+        num_prompt_tokens: how many of them are the prompt.
     """
 
     tokens: tuple[int, ...]
@@ -42,11 +42,11 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class Costs:
-    """Seconds, the least of several times each.
+    """Seconds, each the minimum of several timings.
 
     Args:
         base: a draft step with all layers skipped: the output head and the host.
-        attention, mlp: what one attention and one feed-forward part add.
+        attention, mlp: the time that one attention part and one feed-forward part add.
         passes: a target pass over 1, 2, ... rows.
     """
 
@@ -61,7 +61,7 @@ class Costs:
 
 
 def draft_cost(costs: Costs, skip: SkipSet, num_layers: int) -> float:
-    """A draft step in plain target passes.
+    """The cost of a draft step, in plain target passes.
 
     >>> draft_cost(Costs(0.1, 0.1, 0.2, (1.0,)), SkipSet(mlp=frozenset({0})), 3)
     0.8
@@ -75,7 +75,7 @@ def layered(model: LanguageModel) -> Target:
     """The target of a model that gives its layers.
 
     Raises:
-        InvalidInput: it does not.
+        InvalidInput: the model does not give its layers.
     """
     target = model.target
     if Need.LAYERS not in target.info.gives:
@@ -87,31 +87,31 @@ def layered(model: LanguageModel) -> Target:
 
 
 def record(
-    model: LanguageModel, prompts: Sequence[Any], max_tokens: int, shortest: int, tell: Tell
+    model: LanguageModel, prompts: Sequence[Any], max_tokens: int, shortest: int, progress: Progress
 ) -> list[Sample]:
-    """The greedy answers of the target; those below `shortest` tokens are left out.
+    """The greedy answers of the target; those shorter than `shortest` tokens are left out.
 
     Raises:
-        InvalidInput: all are, or a prompt does not fit the context.
+        InvalidInput: all are too short, or a prompt does not fit into the context.
     """
     samples = []
     for number, prompt in enumerate(prompts):
-        tell(number, len(prompts), "answering the prompts")
+        progress(number, len(prompts), "answering the prompts")
         tokens = model.encode(prompt)
         answer = model.generate(tokens, drafter="ngram", max_tokens=max_tokens).token_ids
         if len(answer) >= shortest:
             samples.append(Sample((*tokens, *answer), len(tokens)))
-    tell(len(prompts), len(prompts), "answering the prompts")
+    progress(len(prompts), len(prompts), "answering the prompts")
     if not samples:
         raise InvalidInput(
             f"no prompt has an answer of {shortest} tokens or more, the length of a draft; give "
-            "other prompts, or more --max-tokens"
+            "other prompts, or a larger --max-tokens"
         )
     return samples
 
 
 def measure_costs(target: Target, sample: Sample, num_draft_tokens: int) -> Costs:
-    """Time draft steps and passes behind a sample, each the least of several.
+    """Time draft steps and passes after a sample, each the minimum of several timings.
 
     Raises:
         ContextOverflow: the sample leaves no room for a draft.
@@ -156,10 +156,10 @@ def measure_costs(target: Target, sample: Sample, num_draft_tokens: int) -> Cost
 def prefix_rates(
     target: Target, samples: Sequence[Sample], skip: SkipSet, num_draft_tokens: int
 ) -> tuple[float, ...]:
-    """How often the i-th token of a greedy draft is accepted, and all before it.
+    """How often the i-th token of a greedy draft is accepted together with all before it.
 
     Drafts of `num_draft_tokens` start at every `num_draft_tokens`-th token of the answers, which
-    have at least so many (`record`).
+    have at least that many (`record`).
     """
     accepted, drafts = [0] * num_draft_tokens, 0
     for sample in samples:

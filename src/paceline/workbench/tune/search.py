@@ -1,9 +1,9 @@
 """Bayesian optimisation of a skip set (Draft & Verify, arXiv 2309.08168, section 3.2).
 
-The paper maximises tokens a second over 2L numbers between 0 and 1, cut at a half, with a Gaussian
-process. Here the variables are what they are, 2L choices, the optimiser is that of optuna for such
-(a tree-structured Parzen estimator, Bergstra et al. 2011), and the objective is the speed-up that
-acceptance and costs predict, which does not change from run to run as a timing does.
+The paper maximises tokens per second over 2L numbers between 0 and 1, thresholded at a half, with a
+Gaussian process. Here the variables are 2L binary choices, the optimiser is optuna's for such
+choices (a tree-structured Parzen estimator, Bergstra et al. 2011), and the objective is the
+speed-up predicted from acceptance and costs, which does not vary from run to run like a timing.
 """
 
 from __future__ import annotations
@@ -17,24 +17,24 @@ from paceline.drafting.self_draft import every_second, skip_set
 from paceline.economics.acceptance import AcceptanceProfile
 from paceline.economics.cost import speedup
 from paceline.errors import InvalidInput, MissingExtra
-from paceline.workbench.tune.evaluate import Costs, Tell, draft_cost
+from paceline.workbench.tune.evaluate import Costs, Progress, draft_cost
 
 _STEP = "trying sets of layers"
 
 Rates = Callable[[SkipSet], Sequence[float]]
-"""From a skip set to how often each position of a draft is accepted, and all before it."""
+"""From a skip set to how often each position is accepted together with all before it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """What a skip set earns.
+    """The value of a skip set.
 
     Args:
         skip: the set.
         speedup: predicted, over plain decoding, with the best draft length.
         num_draft_tokens: that length.
         cost: of a draft token, in target passes.
-        rates: how often the i-th draft token is accepted, and all before it.
+        rates: how often the i-th draft token is accepted together with all before it.
     """
 
     skip: SkipSet
@@ -49,9 +49,9 @@ class Found:
     """The outcome of a search.
 
     Args:
-        best: of all trials.
-        trials: how many sets were tried.
-        interrupted: whether the search was stopped before its last trial.
+        best: the best of all trials.
+        trials: the number of sets that were tried.
+        interrupted: whether the search was interrupted before its last trial.
         history: the best speed-up after each trial.
     """
 
@@ -62,7 +62,7 @@ class Found:
 
 
 def score(skip: SkipSet, rates: Sequence[float], costs: Costs, num_layers: int) -> Score:
-    """The predicted speed-up of a set, at the length from 1 on that suits it best.
+    """The predicted speed-up of a set at its best draft length, at least 1.
 
     Example:
         >>> costs = Costs(0.0, 0.25, 0.25, (1.0, 1.0, 1.0))
@@ -79,25 +79,25 @@ def score(skip: SkipSet, rates: Sequence[float], costs: Costs, num_layers: int) 
 
 
 def search(
-    rates: Rates, costs: Costs, num_layers: int, *, trials: int, seed: int, tell: Tell
+    rates: Rates, costs: Costs, num_layers: int, *, trials: int, seed: int, progress: Progress
 ) -> Found:
     """Look for the skip set of the greatest predicted speed-up.
 
-    The first trials leave out nothing, every second layer, and each part alone; then, from the
-    parts that were missed least on, more and more together. From there the optimiser goes on.
-    Ctrl-C ends the search; what was found so far is kept.
+    The first trials skip nothing, every second layer, and each part alone; then more and more parts
+    together, starting with those whose loss hurt least. From there the optimiser continues. Ctrl-C
+    ends the search and keeps the best set so far.
 
     Args:
         rates: evaluates a set.
         costs: see `evaluate.measure_costs`.
         num_layers: L; there are 2L parts.
-        trials: how many sets to try.
+        trials: the number of sets to try.
         seed: of the optimiser.
-        tell: how far it is.
+        progress: called with (done, total, what).
 
     Raises:
         MissingExtra: optuna is not installed.
-        KeyboardInterrupt: before the first trial was done.
+        KeyboardInterrupt: interrupted before the first trial was done.
     """
     try:
         import optuna
@@ -117,7 +117,7 @@ def search(
     interrupted = False
     try:
         for number in range(trials):
-            tell(number, trials, _STEP)
+            progress(number, trials, _STEP)
             if (start := next(starts, None)) is not None:
                 study.enqueue_trial(_parameters(start, num_layers))
             trial = study.ask()
@@ -127,7 +127,7 @@ def search(
             scores.append(known[skip])
             study.tell(trial, scores[-1].speedup)
             history.append(max([scores[-1].speedup, *history[-1:]]))
-        tell(trials, trials, _STEP)
+        progress(trials, trials, _STEP)
     except KeyboardInterrupt:
         if not scores:
             raise
@@ -138,7 +138,7 @@ def search(
 
 
 def _starts(num_layers: int, scores: Sequence[Score]) -> Iterator[SkipSet]:
-    """What to try before there is anything to learn from; reads the scores as they come."""
+    """The first trials, before there is anything to learn from; reads `scores` as they come."""
     yield SkipSet()
     yield every_second(num_layers)
     parts = [(kind, layer) for kind in ("attention", "mlp") for layer in range(num_layers)]

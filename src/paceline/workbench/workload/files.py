@@ -11,7 +11,7 @@ from paceline.errors import InvalidInput
 from paceline.workbench.workload.items import UNCATEGORIZED, Item, parse, records
 
 STDIN = "-"
-"""The name of a file that stands for standard input."""
+"""The file name that means standard input."""
 
 JSON_SUFFIXES = (".jsonl", ".json", ".ndjson")
 
@@ -19,24 +19,24 @@ JSON_SUFFIXES = (".jsonl", ".json", ".ndjson")
 def read_items(file: str | Path) -> list[Item]:
     """The prompts of a file.
 
-    A file of JSON lines holds one object a line. Each has exactly one of
+    A file of JSON lines holds one object per line. Each has exactly one of
 
-    - `turns`: a list of texts, as Spec-Bench and MT-bench have it; the first is the prompt;
+    - `turns`: a list of texts, as in Spec-Bench and MT-bench; the first is the prompt;
     - `prompt`: a text;
-    - `messages`: chat messages with `role` and `content`, as OpenAI has them; an assistant's
+    - `messages`: chat messages with `role` and `content`, as in OpenAI's format; an assistant's
       message at the end is the recorded answer, not part of the prompt;
 
-    and may have `category`, `answer` (what was recorded; with `answer_token_ids` and `max_tokens`
-    where they are known), `prediction` and `references` for drafters that take them, and
-    `question_id` or `id`. Other keys are left alone, since data sets carry many. Any other file is
-    plain text, one prompt a line. Empty lines are skipped.
+    and optionally `category`, `answer` (the recorded answer; with `answer_token_ids` and
+    `max_tokens` if they are known), `prediction` and `references` for drafters that take them, and
+    `question_id` or `id`. Other keys are ignored, because data sets have many. Any other file is
+    plain text, one prompt per line. Empty lines are skipped.
 
     Args:
         file: a path; names that end in .jsonl, .json or .ndjson hold JSON lines, .txt plain text,
-            and for all others, `"-"` for standard input included, the first character decides.
+            and for all others, including `"-"` for standard input, the first character decides.
 
     Raises:
-        InvalidInput: a file that cannot be read, holds no prompt, or has a line that is none;
+        InvalidInput: the file cannot be read, has no prompt, or has an invalid line; the message
             names the file and the line.
     """
     name, text = _content(file)
@@ -44,34 +44,34 @@ def read_items(file: str | Path) -> list[Item]:
     is_json = suffix in JSON_SUFFIXES or (suffix != ".txt" and text.lstrip()[:1] in ("{", "["))
     items = list(_json_lines(name, text) if is_json else _plain_lines(name, text))
     if not items:
-        raise InvalidInput(f"{name} holds no prompt; expected one a line")
+        raise InvalidInput(f"{name} has no prompt; expected one per line")
     return items
 
 
 def read_records(source: str | Path) -> list[Item]:
-    """Recorded answers: of a file as `read_items` takes it, or the texts of a folder.
+    """Recorded answers from a file in the format of `read_items`, or the texts of a folder.
 
     Raises:
-        InvalidInput: see `read_items` and `read_texts`; a file without any answer.
+        InvalidInput: see `read_items` and `read_texts`; or the file has no answer.
     """
     if str(source) != STDIN and Path(source).is_dir():
         return read_texts(source)
     found = list(records(read_items(source)))
     if not found:
         raise InvalidInput(
-            f"{source} holds no recorded answer; each object needs an answer, or an assistant's "
-            "message, besides its prompt. `paceline bench --save-answers FILE` records some"
+            f"{source} has no recorded answer; each object needs an answer, or an assistant's "
+            "message, in addition to its prompt. `paceline bench --save-answers FILE` records some"
         )
     return found
 
 
 def read_texts(folder: str | Path) -> list[Item]:
-    """The text files of a folder and of those below it, each a record without a prompt.
+    """The text files of a folder and its subfolders, each a record without a prompt.
 
-    The folder that a file lies in, below `folder`, is its category.
+    The subfolder that contains a file is its category.
 
     Raises:
-        InvalidInput: no such folder, no text in it, or a file that is not text in UTF-8.
+        InvalidInput: the folder does not exist or has no text, or a file is not text in UTF-8.
     """
     root = Path(folder)
     files = sorted(
@@ -88,7 +88,7 @@ def read_texts(folder: str | Path) -> list[Item]:
             category = UNCATEGORIZED if top else inner.parent.as_posix()
             found.append(Item(inner.as_posix(), "", category, answer=text, source=name))
     if not found:
-        raise InvalidInput(f"the folder {root} holds no text; expected files of text in UTF-8")
+        raise InvalidInput(f"the folder {root} has no text; expected text files in UTF-8")
     return found
 
 
@@ -120,7 +120,7 @@ def _plain_lines(name: str, text: str) -> Iterator[Item]:
 
 def _json_lines(name: str, text: str) -> Iterator[Item]:
     seen: dict[str, int] = {}
-    # Not splitlines, which would also split at characters that JSON allows within a text.
+    # Not splitlines, which would also split at characters that JSON allows in a string.
     for number, line in enumerate(text.split("\n"), start=1):
         if not line.strip():
             continue
@@ -130,15 +130,15 @@ def _json_lines(name: str, text: str) -> Iterator[Item]:
         except (ValueError, RecursionError) as error:
             reason = error.msg if isinstance(error, json.JSONDecodeError) else str(error)
             raise InvalidInput(
-                f"{source}: expected one JSON object a line, got {line.strip()[:40]!r} ({reason})"
+                f"{source}: expected one JSON object per line, got {line.strip()[:40]!r} ({reason})"
             ) from error
         if not isinstance(value, dict):
             raise InvalidInput(f"{source}: expected a JSON object, got {line.strip()[:40]!r}")
         item = parse(value, source, number)
         if item.id in seen:
             raise InvalidInput(
-                f"{source}: the id {item.id!r} stands on line {seen[item.id]} already; ids tell "
-                "prompts apart, so give each its own, or none"
+                f"{source}: the id {item.id!r} is already used on line {seen[item.id]}; ids "
+                "distinguish prompts, so give each its own, or none"
             )
         seen[item.id] = number
         yield item

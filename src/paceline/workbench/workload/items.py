@@ -1,4 +1,4 @@
-"""One prompt of a workload, with the answer that was recorded for it where there is one."""
+"""One prompt of a workload, with its recorded answer if there is one."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from typing import Any
 from paceline.errors import InvalidInput
 
 UNCATEGORIZED = "all"
-"""The category of prompts that have none."""
+"""The category of prompts that name none."""
 
 DRAFTING = ("prediction", "references")
-"""What a prompt may bring for drafters: settings of theirs."""
+"""Settings of drafters that may come with a prompt."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,14 +22,14 @@ class Item:
     Args:
         id: unique in its file: the item's own `question_id` or `id`, else its line number.
         prompt: a text, or chat messages.
-        category: groups items in reports; "all" where the file names none.
-        answer: what was recorded after the prompt; None where nothing was.
-        later_turns: what the user said after the first answer, in Spec-Bench's format. It belongs
-            to an answer that is not known, so it is no part of the prompt.
-        answer_tokens: the token ids of the answer, where they were recorded: a text alone may
-            be cut into tokens in another way than the model wrote it.
-        max_tokens: the limit under which the answer was made, where it was recorded.
-        drafting: settings for drafters that go with this prompt, see `DRAFTING`.
+        category: groups items in reports; "all" if the file names none.
+        answer: the recorded answer; None if there is none.
+        later_turns: what the user said after the first answer, in Spec-Bench's format. It replies
+            to an answer that is unknown, so it is not part of the prompt.
+        answer_tokens: the token ids of the answer, if they were recorded: encoding the text may
+            give other tokens than the model generated.
+        max_tokens: the token limit of the answer, if it was recorded.
+        drafting: settings for drafters that come with this prompt, see `DRAFTING`.
         source: file and line, for messages.
     """
 
@@ -47,7 +47,7 @@ class Item:
         """The prompt as `LanguageModel.generate` takes it.
 
         Args:
-            chat: make a text a message of the user, for models with a chat template.
+            chat: turn a text into a user message, for models with a chat template.
 
         Example:
             >>> Item("1", "Hello").as_prompt(chat=True)
@@ -62,7 +62,7 @@ def parse(value: Mapping[str, Any], source: str, number: int) -> Item:
     """An item from the object of one line; see `files.read_items` for the formats.
 
     Raises:
-        InvalidInput: no prompt, more than one, or one of the wrong type; names `source`.
+        InvalidInput: no prompt, several, or one of the wrong type; the message names `source`.
     """
     forms = [name for name in ("turns", "prompt", "messages") if name in value]
     if len(forms) != 1:
@@ -114,7 +114,7 @@ def parse(value: Mapping[str, Any], source: str, number: int) -> Item:
 
 
 def to_json(item: Item) -> dict[str, Any]:
-    """The object that `parse` reads the item from.
+    """An object from which `parse` would read this item.
 
     >>> to_json(Item("1", "a", answer="b"))
     {'id': '1', 'category': 'all', 'prompt': 'a', 'answer': 'b'}
@@ -133,7 +133,7 @@ def to_json(item: Item) -> dict[str, Any]:
 
 
 def records(items: Iterable[Item]) -> Iterator[Item]:
-    """The recorded answers: one item for each, and for a chat one for each assistant's message.
+    """The recorded answers: one item for each, and for chats one per assistant's message.
 
     Items without any are left out.
 
@@ -174,16 +174,16 @@ def select(
     per_category: int | None = None,
     limit: int | None = None,
 ) -> list[Item]:
-    """Some of the items: the first ones of each category, the categories in turn.
+    """A selection of the items: the first ones of each category, round-robin over categories.
 
     Args:
         items: all of them.
-        categories: these alone; None is all.
+        categories: only these; None means all.
         per_category: at most this many of each.
-        limit: at most this many altogether.
+        limit: at most this many in total.
 
     Raises:
-        InvalidInput: a category that no item has.
+        InvalidInput: no item has one of the categories.
 
     Example:
         >>> items = [Item("1", "a", "x"), Item("2", "b", "x"), Item("3", "c", "y")]
@@ -214,7 +214,7 @@ def _text(value: Mapping[str, Any], key: str, source: str) -> str | None:
 
 
 def _drafting(value: Mapping[str, Any], source: str) -> dict[str, Any]:
-    """The prediction, a text or as OpenAI writes it, and the list of references."""
+    """The prediction, a text or in OpenAI's format, and the list of references."""
     found: dict[str, Any] = {}
     prediction = value.get("prediction")
     if isinstance(prediction, Mapping):
@@ -259,7 +259,7 @@ def _list(value: Mapping[str, Any], key: str, source: str) -> list[Any]:
 
 
 def _message(value: Any, source: str) -> dict[str, str]:
-    """A message with text alone; OpenAI's list of parts is joined."""
+    """A message with a plain text; OpenAI's list of parts is joined."""
     role = value.get("role") if isinstance(value, Mapping) else None
     content = value.get("content") if isinstance(value, Mapping) else None
     if isinstance(content, list) and all(
@@ -268,7 +268,6 @@ def _message(value: Any, source: str) -> dict[str, str]:
         content = "".join(part["text"] for part in content)
     if not isinstance(role, str) or not isinstance(content, str):
         raise InvalidInput(
-            f"{source}: every message needs a role and a content that are texts; one is "
-            f"{value!r:.80}"
+            f"{source}: every message needs a role and a content, both texts; one is {value!r:.80}"
         )
     return {"role": role, "content": content}

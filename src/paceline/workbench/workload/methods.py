@@ -3,8 +3,8 @@
     METHOD  = DRAFTER ["+" DRAFTER ...] ["," SETTING ...]
     SETTING = NAME "=" VALUE ["," VALUE ...]
 
-A part without "=" is one more value of the setting before it, so `ngram,k=2,4` is two methods. A
-value that is a list is written as in JSON: `hybrid,drafters=["ngram","recycling"]`.
+A part without "=" is another value of the setting before it, so `ngram,k=2,4` is two methods. A
+list value is written as in JSON: `hybrid,drafters=["ngram","recycling"]`.
 """
 
 from __future__ import annotations
@@ -22,22 +22,22 @@ from paceline.generate.choice import choose_drafter, needs_draft_model
 from paceline.workbench.workload.items import DRAFTING, Item
 
 PLAIN = "none"
-"""The drafter, and the name of the method, that every other is compared with."""
+"""The drafter, and the method name, that every other method is compared with."""
 
 STORAGES = ("auto", "plain", "packed", "int8", "int4")
 
 _OWN = ("k", "draft", "storage", "head_tokens", "verify")
-"""Settings of a method; every other is one of its drafter."""
+"""Settings of the method itself; all others are settings of its drafter."""
 
 
 class DraftSource(NamedTuple):
-    """A draft model and how it is loaded. Methods that say the same share one.
+    """A draft model and how it is loaded. Methods with equal sources share one.
 
     Args:
         name: as `paceline.load` takes it.
-        storage: of its weights; None is as cheap as pays on this machine, as is that of
+        storage: of its weights; None is the cheapest that pays on this machine, as in
             `paceline.generate.api.load_draft`.
-        head_tokens: the size that its output head is cut to, or "all"; None is likewise.
+        head_tokens: the size that its output head is cut to, or "all"; None as for `storage`.
     """
 
     name: str
@@ -52,10 +52,10 @@ class Method:
     Args:
         drafters: registered names.
         num_draft_tokens: k: a number, or "auto"; None leaves it to the default.
-        draft: the draft model; None where the drafters need none.
-        verify: the rule; None is the one that suits the drafter.
+        draft: the draft model; None if the drafters need none.
+        verify: the rule; None means the one that suits the drafter.
         settings: of the drafter.
-        takes: the settings that it takes from a prompt that brings them.
+        takes: the settings that it takes from a prompt, if the prompt has them.
     """
 
     drafters: tuple[str, ...]
@@ -72,7 +72,7 @@ class Method:
         return ",".join(self.drafters)
 
     def options(self, drafts: Mapping[DraftSource, Any]) -> dict[str, Any]:
-        """What `LanguageModel.generate` takes to decode this way.
+        """The options of `LanguageModel.generate` for this method.
 
         Args:
             drafts: the loaded draft models.
@@ -110,17 +110,17 @@ def parse_methods(
     with_plain: bool = True,
     prompts_bring: bool = False,
 ) -> list[Method]:
-    """The methods that the texts stand for.
+    """The methods that the texts describe.
 
     Args:
         texts: each in the grammar above.
-        draft: the draft model of methods that need one and name none.
-        with_plain: put plain decoding first, whether it was named or not.
-        prompts_bring: settings that a prompt may bring, `items.DRAFTING`, may be left out.
+        draft: the draft model for methods that need one and name none.
+        with_plain: put plain decoding first, whether or not it is named.
+        prompts_bring: whether settings that come with prompts (`items.DRAFTING`) may be left out.
 
     Raises:
-        InvalidInput: a text that does not follow the grammar, or a method given twice.
-        UnknownName: a drafter, a rule or a setting that there is not.
+        InvalidInput: a text does not follow the grammar, or a method is given twice.
+        UnknownName: there is no such drafter, rule or setting.
 
     Example:
         >>> [method.name for method in parse_methods(["ngram,k=2,4", "ngram,max_ngram=5"])]
@@ -140,10 +140,10 @@ def parse_methods(
 
 
 def check_items(methods: Sequence[Method], items: Iterable[Item]) -> None:
-    """Refuse a prompt that does not bring what a method cannot do without.
+    """Refuse a prompt without a setting that a method requires.
 
     Raises:
-        InvalidInput: names the prompt, the method and the setting.
+        InvalidInput: the message names the prompt, the method and the setting.
     """
     needed = [
         (method, setting)
@@ -198,7 +198,7 @@ def _split(text: str) -> tuple[tuple[str, ...], dict[str, list[str]]]:
 
 
 def _split_at_commas(text: str) -> list[str]:
-    """The parts of a text, split at commas outside of JSON's lists, objects and texts."""
+    """The parts of a text, split at commas outside JSON lists, objects and strings."""
     parts, depth, quoted = [""], 0, False
     for before, character in pairwise(f" {text}"):
         if character == '"' and before != "\\":
@@ -240,7 +240,7 @@ def _method(
 
 
 def _taken_from_prompts(drafters: tuple[str, ...]) -> tuple[str, ...]:
-    """The settings that prompts may bring and that one of the drafters has."""
+    """The settings that may come with prompts and that one of the drafters has."""
     every = {setting for name in drafters for setting in plugins.find("drafter", name).settings}
     return tuple(name for name in DRAFTING if name in every)
 
@@ -253,7 +253,7 @@ def _draft_source(
         if "storage" in own or "head_tokens" in own:
             raise _malformed(text, "storage and head_tokens go with a draft model; add draft=NAME")
         return None
-    # What the options say of the default draft model does not hold for another one.
+    # Options for the default draft model do not apply to another one.
     base = default if default is not None and name == default.name else DraftSource(name)
     storage = own.get("storage", base.storage)
     if storage is not None and storage not in STORAGES:
@@ -282,7 +282,7 @@ def _length(text: str, value: str | None) -> int | str | None:
 
 
 def _value(text: str) -> Any:
-    """A number, true, false or null where it is one; else the text itself."""
+    """A number, true, false or null if `text` is one; else the text itself."""
     try:
         return json.loads(text)
     except ValueError:
