@@ -175,7 +175,7 @@ def test_what_cannot_work_is_refused_in_one_line(bench, arguments, message, monk
     ("content", "message"),
     [
         ("", "has no prompt"),
-        ('{"prompt": "x"}\n{"prompt": ', "line 2: expected one JSON object a line"),
+        ('{"prompt": "x"}\n{"prompt": ', "line 2: expected one JSON object per line"),
         ('{"prompt": "x"}\n\n{"prompt": 1}', "line 3: prompt must be a text"),
     ],
 )

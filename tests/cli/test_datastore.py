@@ -74,7 +74,7 @@ def test_mistakes_are_told_in_one_line(run, store, tiny, tmp_path):
         ([text, "-o", store], "already exists; give another path, or --overwrite"),
         ([text, "-o", tmp_path / "no" / "store"], "give a file in an existing folder"),
         ([tmp_path / "none.txt", "-o", tmp_path / "new"], "it does not exist"),
-        ([tmp_path / "empty.txt", "-o", tmp_path / "new", "-m", tiny], "there is no text"),
+        ([tmp_path / "empty.txt", "-o", tmp_path / "new", "-m", tiny], "have no text"),
         ([text, "-o", tmp_path / "new", "-m", "smollm3"], "unknown model 'smollm3'"),
         ([text], "Missing option '--output'"),
     ):

@@ -13,8 +13,8 @@ from paceline.cli.calls import (
     DEFAULT_MODEL,
     default_draft,
     load_draft,
-    refuse_draft,
     print_written,
+    refuse_draft,
     uses_chat,
 )
 from paceline.cli.counting import counting

@@ -60,8 +60,8 @@ def _tokens_in_words(difference: Difference | None) -> str:
     )
     return (
         f"The tokens are NOT identical: they diverge at token {difference.position + 1}, where "
-        f"plain decoding has {difference.plain!r} and speculation {difference.speculative!r}. The two "
-        f"best logits are {difference.gap:.2g} apart there: {why}."
+        f"plain decoding has {difference.plain!r} and speculation {difference.speculative!r}. The "
+        f"two best logits are {difference.gap:.2g} apart there: {why}."
     )
 
 

@@ -10,7 +10,7 @@ import typer
 
 from paceline.cli import interrupts, options, terminal, threads
 from paceline.cli.bench import INTERRUPTED
-from paceline.cli.calls import DEFAULT_MODEL, tell_written, uses_chat
+from paceline.cli.calls import DEFAULT_MODEL, print_written, uses_chat
 from paceline.cli.train_view import progress_view, sentences
 from paceline.errors import InvalidInput, MissingExtra
 from paceline.workbench.workload import read_items
@@ -395,7 +395,7 @@ def _write_report(trained: Trained, html: Path | None) -> None:
     path = trained.folder.path / "report.html" if html is None else html
     content: Callable[[], str] = lambda: to_html(report(trained))  # noqa: E731
     try:
-        tell_written(Outputs({"--html": path}).write({"--html": content}))
+        print_written(Outputs({"--html": path}).write({"--html": content}))
     except MissingExtra as error:
         if html is not None:
             raise

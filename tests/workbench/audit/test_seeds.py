@@ -74,4 +74,4 @@ def test_where_draft_lengths_follow_the_clock_the_rule_decides(prompts):
     assert all(row["plain"] == "same" for row in unnamed.evidence)
     named = check_seeds(model, prompts, {**options, "verify": "token"}, max_tokens=12)
     assert named.verdict is None
-    assert "follow the clock" in named.summary
+    assert "depend on the clock" in named.summary

@@ -202,4 +202,4 @@ class TestDecisions:
         noise = replace(self.AUTO, speedup=4.0)
         found = decide([replace(self.POOR, adaptive=(noise,))], FLAT)
         assert found.best is None
-        assert "is noise and does not count" in sentences(found)[0]
+        assert "That is noise and is ignored" in sentences(found)[0]

@@ -93,9 +93,9 @@ def test_line_separators_within_a_text_end_no_line(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("line", "part"),
     [
-        ("{", "expected one JSON object a line"),
+        ("{", "expected one JSON object per line"),
         ("[1]", "expected a JSON object"),
-        ("[" * 100_000, "expected one JSON object a line"),
+        ("[" * 100_000, "expected one JSON object per line"),
         ({"prompt": "a", "prediction": 3}, "prediction must be a text"),
         ({"prompt": "a", "references": "b"}, "references must be a list"),
         ({"prompt": "a", "references": [1]}, "references must be a list of texts"),
