@@ -165,7 +165,8 @@ def test_budgets_and_levels_bound_the_draft(shape: str) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_text_of_one_token_has_no_state_yet(kind: str) -> None:
     assert len(proposal(KINDS[kind], Budget(2), prompt=(1,))) == 0
-    found = run(scripted_table(), (1,), ScriptedDrafter(KINDS[kind]), max_tokens=6)
+    drafter = ScriptedDrafter(KINDS[kind])
+    found = run(scripted_table(), (1,), drafter, verifier=TreeVerifier(), max_tokens=6)
     assert found.tokens == run(scripted_table(), (1,), max_tokens=6).tokens
     assert any(r.num_draft_tokens for r in found.rounds[1:])
 
