@@ -18,8 +18,10 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, Llama
 from transformers.generation.streamers import TextStreamer
 
 import paceline
-from paceline.generate import api, plugins
+from paceline.generate import api, draft_heads, plugins
+from paceline.models.heads import load_head
 from tests import tiny_tokenizers
+from tests.tiny_head_files import medusa
 
 ROOT = Path(__file__).parent.parent
 BLOCK = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
@@ -66,6 +68,12 @@ def test_the_examples_of_a_page_run(
     def draft_tiny(source: Any, *form: Any) -> Any:
         return load_draft(folder if isinstance(source, str) else source, *form)
 
+    def head_tiny(source: Any, *arguments: Any, **options: Any) -> Any:
+        made = medusa(AutoModelForCausalLM.from_pretrained(folder), folder.parent / "head")
+        return load_head(made, *arguments, **options)
+
+    monkeypatch.setattr(paceline, "load_head", head_tiny, raising=False)
+    monkeypatch.setattr(draft_heads, "load_head", head_tiny)
     load_draft = api.load_draft
     monkeypatch.setattr(paceline, "load", load_tiny, raising=False)
     monkeypatch.setattr(paceline, "load_draft", draft_tiny, raising=False)

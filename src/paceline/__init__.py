@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from paceline.generate.api import LanguageModel, load, load_draft
     from paceline.generate.results import Generation
     from paceline.integrations.huggingface import speculate
+    from paceline.models.heads import load_head
 
 # A pass reads all the weights, and from pages of 2 MB it reads them about 5 % faster. torch asks
 # for such pages where this says so, if it is told before its first tensor. 0 turns it off.
@@ -29,6 +30,7 @@ _HOME = {
     "SamplingParams": "paceline.core.sampling",
     "load": "paceline.generate.api",
     "load_draft": "paceline.generate.api",
+    "load_head": "paceline.models.heads",
     "speculate": "paceline.integrations.huggingface",
 }
 
@@ -39,6 +41,7 @@ __all__ = [
     "SamplingParams",
     "load",
     "load_draft",
+    "load_head",
     "speculate",
 ]
 

@@ -36,7 +36,7 @@ DEFAULT_FALSE_ALARM_RATE = 0.001
 _LOCAL = (
     "dtype", "device", "adapter", "storage", "invariant", "trust_remote_code", "allow_pickle",
     "drafter", "num_draft_tokens", "controller", "controller_option", "verify", "verify_option",
-    "draft_model", "draft_storage", "draft_head_tokens", "drafter_option", "raw",
+    "draft_model", "draft_head", "draft_storage", "draft_head_tokens", "drafter_option", "raw",
 )  # fmt: skip
 _REMOTE = (
     "baseline_url", "baseline_model", "api", "concurrency", "timeout", "retries", "api_key_env",
@@ -65,6 +65,7 @@ def audit(
     verify: options.Verify = None,
     verify_option: options.VerifyOption = None,
     draft_model: options.DraftModel = None,
+    draft_head: options.DraftHead = None,
     draft_storage: options.DraftStorage = None,
     draft_head_tokens: options.DraftHeadTokens = None,
     drafter_option: options.DrafterOption = None,
@@ -127,6 +128,8 @@ def audit(
         verify=verify,
         verify_settings=named_values("--verify-option", verify_option or ()),
         draft_model=draft_model,
+        draft_head=draft_head,
+        draft_storage=draft_storage,
     )
     trust: dict[str, Any] = {
         "trust_remote_code": trust_remote_code,
@@ -201,7 +204,8 @@ def _check_sides(ctx: typer.Context, url: str | None, baseline_url: str | None) 
             option = f"--{name.replace('_', '-')}"
             other = "goes with --url" if url is None else "is for audits without --url"
             raise InvalidInput(f"{option} {other}; leave it out")
-    draft = (ctx.params.get(f"draft_{part}") for part in ("model", "storage", "head_tokens"))
+    parts = ("model", "storage", "head_tokens", "head")
+    draft = (ctx.params.get(f"draft_{part}") for part in parts)
     check_draft_storage(*draft)
 
 

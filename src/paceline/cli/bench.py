@@ -12,6 +12,7 @@ from paceline.cli import options, terminal, threads
 from paceline.cli.calls import (
     DEFAULT_MODEL,
     default_draft,
+    default_head,
     load_draft,
     print_written,
     refuse_draft,
@@ -48,6 +49,7 @@ def bench(
     trust_remote_code: options.TrustRemoteCode = False,
     allow_pickle: options.AllowPickle = False,
     draft_model: options.DraftModel = None,
+    draft_head: options.DraftHead = None,
     draft_storage: options.DraftStorage = None,
     draft_head_tokens: options.DraftHeadTokens = None,
     temperature: options.Temperature = 0.0,
@@ -66,8 +68,9 @@ def bench(
     # All errors in the input are detected before models are loaded and anything is run.
     require_extra(plots=html is not None)
     outputs = Outputs({"--html": html, "--markdown": markdown, "--save-answers": save_answers})
-    default = default_draft(draft_model, draft_storage, draft_head_tokens)
-    methods = parse_methods(method or (), default, prompts_bring=True)
+    default = default_draft(draft_model, draft_storage, draft_head_tokens, draft_head)
+    head = default_head(draft_head, draft_storage)
+    methods = parse_methods(method or (), default, head=head, prompts_bring=True)
     if len(methods) == 1:
         raise InvalidInput(
             "there is nothing to compare with plain decoding; give --method, as in "

@@ -15,7 +15,7 @@ from paceline.generate.choice import choose_drafter
 from paceline.generate.parts import make_controller, named_rule
 from paceline.generate.settings import DRAFTING, with_settings
 from paceline.models.known import refuse_other_tokenizer
-from paceline.workbench.workload.methods import DraftSource
+from paceline.workbench.workload.methods import DraftSource, HeadSource
 
 if TYPE_CHECKING:
     from paceline.generate.api import LanguageModel
@@ -37,6 +37,8 @@ class Drafting:
     verify: str | None
     verify_settings: Mapping[str, Any]
     draft_model: str | None
+    draft_head: str | None
+    draft_storage: str | None
 
     def check(self) -> None:
         """Refuse what cannot work before a model is loaded, which takes seconds.
@@ -51,6 +53,7 @@ class Drafting:
                 "drafter": self.drafter,
                 "drafter_options": self.settings,
                 "draft_model": self.draft_model,
+                "draft_head": self.draft_head,
                 "controller": self.controller,
                 "num_draft_tokens": self.num_draft_tokens,
                 "controller_options": self.controller_settings,
@@ -67,8 +70,11 @@ class Drafting:
             "controller_options": self.controller_settings,
             "verify": self.verify,
             "verify_options": self.verify_settings,
+            "draft_head": self.draft_head,
         }
-        return found if draft is None else {**found, "draft_model": draft}
+        if draft is None:  # a draft model is loaded in its form; a head is not yet
+            return {**found, "draft_storage": self.draft_storage}
+        return {**found, "draft_model": draft}
 
 
 def check_drafting(given: Mapping[str, Any]) -> None:
@@ -82,7 +88,12 @@ def check_drafting(given: Mapping[str, Any]) -> None:
     """
     named_rule(given["verify"], given["verify_options"])
     choose_drafter(
-        given["drafter"], given["drafter_options"], given["draft_model"], option="--draft-model"
+        given["drafter"],
+        given["drafter_options"],
+        given["draft_model"],
+        given["draft_head"],
+        option="--draft-model",
+        head_option="--draft-head",
     )
     make_controller(given["controller"], given["num_draft_tokens"], given["controller_options"])
 
@@ -95,10 +106,13 @@ def refuse_draft(target: str, drafter: str | None, draft: str) -> None:
 
 
 def check_draft_storage(
-    draft_model: str | None, storage: str | None, head_tokens: HeadTokens
+    draft_model: str | None,
+    storage: str | None,
+    head_tokens: HeadTokens,
+    draft_head: str | None = None,
 ) -> None:
-    """Refuse options of a draft model if there is none."""
-    if draft_model is None and (storage or head_tokens):
+    """Refuse options of a draft model if there is none; a draft head has a storage too."""
+    if draft_model is None and (head_tokens or (storage and draft_head is None)):
         raise InvalidInput(
             "--draft-storage and --draft-head-tokens require --draft-model; give one, or leave "
             "them out"
@@ -106,17 +120,30 @@ def check_draft_storage(
 
 
 def default_draft(
-    name: str | None, storage: str | None, head_tokens: HeadTokens
+    name: str | None, storage: str | None, head_tokens: HeadTokens, head: str | None = None
 ) -> DraftSource | None:
-    """The draft model of the options of a command whose methods may name another."""
+    """The draft model of the options of a command whose methods may name another.
+
+    Args:
+        name, storage, head_tokens: of the options.
+        head: the draft head, which has a storage too.
+
+    Raises:
+        InvalidInput: options of a draft model without one.
+    """
     if name is None:
-        if storage or head_tokens:
+        if head_tokens or (storage and head is None):
             raise InvalidInput(
                 "--draft-storage and --draft-head-tokens require --draft-model; give one, or "
                 "write draft=NAME,storage=KIND in the method"
             )
         return None
     return DraftSource(name, storage, head_tokens)
+
+
+def default_head(name: str | None, storage: str | None) -> HeadSource | None:
+    """The draft head of the options of a command whose methods may name another."""
+    return None if name is None else HeadSource(name, storage)
 
 
 def load_draft(
@@ -153,8 +180,10 @@ def settled(shared: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[Any, Any]]
     if given.get("tools") is not None:
         given["tools"] = read_tools(given["tools"])
     request = without_defaults({**dict.fromkeys(DRAFTING), **with_settings(given)})
-    form = request.pop("draft_storage"), request.pop("draft_head_tokens")
-    check_draft_storage(request["draft_model"], *form)
+    form = request["draft_storage"], request["draft_head_tokens"]
+    check_draft_storage(request["draft_model"], *form, request["draft_head"])
+    if request["draft_model"] is not None:
+        del request["draft_storage"], request["draft_head_tokens"]  # it is loaded in this form
     return request, form
 
 

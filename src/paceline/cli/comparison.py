@@ -109,6 +109,7 @@ def compare(
     num_draft_tokens: int,
     max_tokens: int,
     repeats: int,
+    draft_head: str | None = None,
     show: Shower,
     step: Callable[[int], None],
 ) -> Comparison:
@@ -123,9 +124,10 @@ def compare(
     Args:
         model: the target.
         case: the prompt.
-        num_draft_tokens: the tokens that `ngram` drafts per round.
+        num_draft_tokens: the tokens that are drafted per round.
         max_tokens: the maximum length of an answer.
         repeats: the number of timed pairs.
+        draft_head: a head that drafts where `ngram` has nothing; None leaves that plain.
         show: see `Shower`.
         step: called with the number of the timed pair that begins, from 1.
     """
@@ -135,7 +137,8 @@ def compare(
     options: dict[str, dict[str, Any]] = {
         "plain": {"drafter": "none", "max_tokens": max_tokens},
         "speculative": {
-            "drafter": "ngram",
+            "drafter": "ngram" if draft_head is None else "ngram,head",
+            "draft_head": draft_head,
             "num_draft_tokens": num_draft_tokens,
             "max_tokens": max_tokens,
         },

@@ -31,7 +31,7 @@ CASES = (
 
 _INTRODUCTION = """\
 {model} answers two prompts, each twice: plainly, one token per pass, and speculatively. Then
-n-grams of the text so far draft up to {k} tokens ahead, and the model checks them all in one pass
+{drafts} up to {k} tokens ahead, and the model checks them all in one pass
 and keeps those that it would have generated itself."""
 
 _WHAT_NEXT = """\
@@ -68,6 +68,7 @@ def demo(
     model: options.Model = DEFAULT_MODEL,
     num_draft_tokens: options.NumDraftTokens = DEFAULT_NUM_DRAFT_TOKENS,
     max_tokens: options.MaxTokens = DEFAULT_MAX_TOKENS,
+    draft_head: options.DraftHead = None,
     repeats: Annotated[
         int,
         typer.Option(
@@ -94,7 +95,13 @@ def demo(
     console = terminal.out()
     view: View = Silent() if as_json else Lines(console)
     if not as_json:
-        introduction = _INTRODUCTION.format(model=target.name, k=num_draft_tokens)
+        introduction = _INTRODUCTION.format(
+            model=target.name,
+            drafts="n-grams of the text so far draft"
+            if draft_head is None
+            else f"n-grams of the text so far, or else the head {draft_head}, draft",
+            k=num_draft_tokens,
+        )
         console.print(" ".join(introduction.split()), soft_wrap=not console.is_terminal)
         if console.is_terminal:
             view = Screen(console, repeats)
@@ -110,6 +117,7 @@ def demo(
                 num_draft_tokens=num_draft_tokens,
                 max_tokens=max_tokens,
                 repeats=repeats,
+                draft_head=draft_head,
                 show=view.show,
                 step=view.step,
             )

@@ -190,6 +190,7 @@ ControllerOption = Annotated[list[str] | None, _shared("controller_options")]
 Verify = Annotated[str | None, _shared("verify", autocompletion=lambda: plugins.names("verifier"))]
 VerifyOption = Annotated[list[str] | None, _shared("verify_options")]
 DraftModel = Annotated[str | None, _shared("draft_model", autocompletion=model_names)]
+DraftHead = Annotated[str | None, _shared("draft_head")]
 DraftStorage = Annotated[
     Literal["auto", "plain", "packed", "int8", "int4"] | None, _shared("draft_storage")
 ]
@@ -294,6 +295,7 @@ DRAFTED = (
     "verify",
     "verify_options",
     "draft_model",
+    "draft_head",
     "draft_storage",
     "draft_head_tokens",
     "drafter_options",
@@ -312,6 +314,7 @@ _FORMS: dict[str, Any] = {
     "verify": Verify,
     "verify_options": VerifyOption,
     "draft_model": DraftModel,
+    "draft_head": DraftHead,
     "draft_storage": DraftStorage,
     "draft_head_tokens": DraftHeadTokens,
     "drafter_options": DrafterOption,

@@ -153,6 +153,7 @@ def plan(
     ] = None,
     drafter: options.Drafter = None,
     draft_model: options.DraftModel = None,
+    draft_head: options.DraftHead = None,
     draft_storage: options.DraftStorage = None,
     draft_head_tokens: options.DraftHeadTokens = None,
     costs: Annotated[
@@ -202,7 +203,7 @@ def plan(
     lengths = parse_lengths(num_draft_tokens or [])
     rates = None if alpha is None else parse_rates(alpha)
     if published:
-        draft = (drafter, draft_model, draft_storage, draft_head_tokens)
+        draft = (drafter, draft_model, draft_head, draft_storage, draft_head_tokens)
         inputs = (alpha, cost, num_draft_tokens, plot, model, acceptance, costs, save_costs)
         if _any_given(*draft, *inputs, context, export):
             raise InvalidInput(
@@ -222,6 +223,7 @@ def plan(
             lengths=lengths,
             drafter=drafter,
             draft_model=draft_model,
+            draft_head=draft_head,
             draft_storage=draft_storage,
             draft_head_tokens=draft_head_tokens,
             costs=costs,
@@ -231,11 +233,11 @@ def plan(
         )
         plan_measured.run(request, as_json=as_json)
     else:
-        draft = (drafter, draft_model, draft_storage, draft_head_tokens)
+        draft = (drafter, draft_model, draft_head, draft_storage, draft_head_tokens)
         if _any_given(*draft, acceptance, export, save_costs, context):
             raise InvalidInput(
-                "--from, --drafter, the options of a draft model, --save-costs, --context and "
-                "--export go with measured costs; give --model or --costs as well"
+                "--from, --drafter, the options of a draft model or head, --save-costs, --context "
+                "and --export go with measured costs; give --model or --costs as well"
             )
         if rates is None or cost is None:
             missing = "--alpha" if rates is None else "--cost"

@@ -53,6 +53,7 @@ class Request:
     lengths: Sequence[int]
     drafter: str | None
     draft_model: str | None
+    draft_head: str | None
     draft_storage: str | None
     draft_head_tokens: int | None
     costs: Path | None
@@ -118,11 +119,17 @@ def _check(request: Request) -> None:
             "a plan needs the acceptance of drafts: give --from with a report of `paceline "
             "replay` or `paceline bench`, or --alpha"
         )
-    own = (request.drafter, request.draft_model, request.draft_storage, request.draft_head_tokens)
+    own = (
+        request.drafter,
+        request.draft_model,
+        request.draft_head,
+        request.draft_storage,
+        request.draft_head_tokens,
+    )
     if request.acceptance is not None and (request.rates is not None or any(own)):
         raise InvalidInput(
             "with --from, methods, their draft models and acceptance come from the report; leave "
-            "--alpha, --drafter and the options of a draft model out"
+            "--alpha, --drafter and the options of a draft model or head out"
         )
     if request.model is not None and request.costs is not None:
         raise InvalidInput("--costs replaces measuring --model; give one of them")
@@ -132,21 +139,35 @@ def _check(request: Request) -> None:
         check_writable("--save-costs", request.save_costs)
     for context in request.contexts:
         require_int("--context", context, low=1, high=10**9)
-    check_draft_storage(request.draft_model, request.draft_storage, request.draft_head_tokens)
+    check_draft_storage(
+        request.draft_model, request.draft_storage, request.draft_head_tokens, request.draft_head
+    )
 
 
 def _acceptance(request: Request) -> list[MeasuredAcceptance]:
     if request.acceptance is not None:
         return read_acceptance(request.acceptance)
     assert request.rates is not None
-    chosen = choose_drafter(request.drafter, {}, request.draft_model, option="--draft-model")
+    chosen = choose_drafter(
+        request.drafter,
+        {},
+        request.draft_model,
+        request.draft_head,
+        option="--draft-model",
+        head_option="--draft-head",
+    )
     if chosen.name == PLAIN:
         raise InvalidInput("plain decoding drafts nothing to plan; give another --drafter")
     most = len(request.rates) if len(request.rates) > 1 else max([8, *request.lengths])
     counts = counts_of_rates(request.rates, most)
-    draft = default_draft(request.draft_model, request.draft_storage, request.draft_head_tokens)
+    draft = default_draft(
+        request.draft_model, request.draft_storage, request.draft_head_tokens, request.draft_head
+    )
     by_length = dict.fromkeys(range(1, most + 1), counts)
-    return [MeasuredAcceptance(chosen.name, chosen.name, by_length, draft)]
+    name = request.drafter or chosen.name
+    head = {} if request.draft_head is None else {"head": request.draft_head}
+    storage = request.draft_storage if draft is None else None
+    return [MeasuredAcceptance(name, name, by_length, draft, head, head_storage=storage)]
 
 
 def _measure(request: Request, found: Sequence[MeasuredAcceptance]) -> Costs:
@@ -172,6 +193,8 @@ def _measure(request: Request, found: Sequence[MeasuredAcceptance]) -> Costs:
         methods: dict[str, MethodCosts] = {}
         for item in [MeasuredAcceptance(PLAIN, "none", {}), *found]:
             options: Options = {"drafter": item.drafter, "drafter_options": item.settings}
+            if item.head_storage is not None:
+                options["draft_storage"] = item.head_storage  # type: ignore[typeddict-item]
             if item.draft is not None:
                 options["draft_model"] = draft = drafts[item.draft]
                 memory[item.name] = asdict(measure_memory(draft.decoder, tokens))

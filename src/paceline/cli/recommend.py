@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from paceline.cli import bench, bench_options, options, terminal, threads
-from paceline.cli.calls import DEFAULT_MODEL, default_draft, print_written, uses_chat
+from paceline.cli.calls import DEFAULT_MODEL, default_draft, default_head, print_written, uses_chat
 from paceline.cli.counting import steps
 from paceline.drafting.tuned import tuned_file
 from paceline.errors import InvalidInput, PacelineError
@@ -75,6 +75,7 @@ def recommend(
     prompts: bench_options.PromptsFile,
     model: options.Model = DEFAULT_MODEL,
     draft_model: options.DraftModel = None,
+    draft_head: options.DraftHead = None,
     draft_storage: options.DraftStorage = None,
     draft_head_tokens: options.DraftHeadTokens = None,
     budget: Budget = DEFAULT_BUDGET,
@@ -105,7 +106,8 @@ def recommend(
     bench.require_extra(plots=html is not None)
     outputs = Outputs({"--output": output, "--html": html, "--markdown": markdown})
     _refuse_to_replace(output)
-    draft = default_draft(draft_model, draft_storage, draft_head_tokens)
+    draft = default_draft(draft_model, draft_storage, draft_head_tokens, draft_head)
+    head = default_head(draft_head, draft_storage)
     items = select(
         read_items(prompts),
         categories=categories.split(",") if categories else None,
@@ -116,7 +118,9 @@ def recommend(
     )
     from paceline.workbench.recommend.candidates import candidates
 
-    methods = candidates(items, draft, layer_skip=tuned_file("layer-skip", model).exists())
+    methods = candidates(
+        items, draft, head=head, layer_skip=tuned_file("layer-skip", model).exists()
+    )
     threads.give_way_where_busy()
     trust = {"trust_remote_code": trust_remote_code, "allow_pickle": allow_pickle}
     target, drafts = bench.load_models(

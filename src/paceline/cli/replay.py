@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from paceline.cli import bench, bench_options, options, terminal, threads
-from paceline.cli.calls import DEFAULT_MODEL, default_draft, print_written, uses_chat
+from paceline.cli.calls import DEFAULT_MODEL, default_draft, default_head, print_written, uses_chat
 from paceline.cli.counting import counting
 from paceline.errors import InvalidInput
 from paceline.generate.choice import choose_drafter
@@ -77,6 +77,7 @@ def replay(
     trust_remote_code: options.TrustRemoteCode = False,
     allow_pickle: options.AllowPickle = False,
     draft_model: options.DraftModel = None,
+    draft_head: options.DraftHead = None,
     draft_storage: options.DraftStorage = None,
     draft_head_tokens: options.DraftHeadTokens = None,
     temperature: options.Temperature = 0.0,
@@ -93,8 +94,9 @@ def replay(
     if timed or html is not None:
         bench.require_extra(plots=html is not None)
     outputs = Outputs({"--html": html, "--markdown": markdown})
-    default = default_draft(draft_model, draft_storage, draft_head_tokens)
-    methods = parse_methods(method or (), default, with_plain=False)
+    default = default_draft(draft_model, draft_storage, draft_head_tokens, draft_head)
+    head = default_head(draft_head, draft_storage)
+    methods = parse_methods(method or (), default, head=head, with_plain=False)
     if not methods:
         raise InvalidInput("there is no drafter to replay; give --method, as in --method ngram,k=4")
     for item in methods:
@@ -119,7 +121,7 @@ def replay(
 
     params = SamplingParams(**sampling)
     own_greedy = text_by == "target" and params.is_greedy
-    needs_target = timed or not own_greedy or any(item.draft is not None for item in methods)
+    needs_target = timed or not own_greedy or any(item.loads_a_draft for item in methods)
     if needs_target:
         target, drafts = bench.load_models(
             model, methods, {"dtype": dtype, "storage": storage}, trust, sampling

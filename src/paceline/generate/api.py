@@ -17,6 +17,7 @@ from paceline.engine.loop import decode
 from paceline.errors import InvalidInput
 from paceline.generate import jobs
 from paceline.generate.call import Call, resolve
+from paceline.generate.draft_heads import DraftHeads
 from paceline.generate.draft_models import DraftModels
 from paceline.generate.drafts import DraftForm, DraftShape, HeadTokens, cheapest_form
 from paceline.generate.jobs import Job
@@ -79,6 +80,7 @@ def load(
             whatever is drafted.
         trust_remote_code: run the Python code that comes with the model.
         allow_pickle: unpickle weights if there are no safetensors. That runs any code in them.
+            Draft heads for this model may then be pickled too.
         device: where the weights go, such as "cuda"; None is the CPU. Elsewhere a model runs by its
             own modules, unpacked and with its whole head.
         device_map: as for `from_pretrained` of transformers; needs accelerate.
@@ -119,7 +121,7 @@ def load(
         devices.check_place(source, device, device_map)
         loaded = loading.load_object(source, tokenizer, storage)
     target = make_invariant(loaded.decoder) if invariant else CachedTarget(loaded.decoder)
-    return _language_model(target, loaded, start)
+    return _language_model(target, loaded, start, allow_pickle=allow_pickle)
 
 
 def load_draft(
@@ -169,7 +171,12 @@ def load_draft(
 
 
 def _language_model(
-    target: Target, loaded: Loaded, start: float, form: DraftForm | None = None
+    target: Target,
+    loaded: Loaded,
+    start: float,
+    form: DraftForm | None = None,
+    *,
+    allow_pickle: bool = False,
 ) -> LanguageModel:
     seconds = perf_counter() - start
     return LanguageModel(
@@ -180,6 +187,7 @@ def _language_model(
         seconds,
         form,
         loaded.sampling,
+        allow_pickle,
     )
 
 
@@ -197,11 +205,17 @@ class LanguageModel:
     sampling_defaults: Mapping[str, float] = field(default_factory=dict)
     """The sampling options that its generation config sets; the options of a call take
     precedence."""
+    allow_pickle: bool = False
+    """Whether its draft heads may be pickled."""
     _drafts: DraftModels = field(init=False, repr=False)
+    _heads: DraftHeads = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        drafts = DraftModels(self.target.info, self.tokenizer, load_draft)
+        info = self.target.info
+        drafts = DraftModels(info, self.tokenizer, load_draft)
         object.__setattr__(self, "_drafts", drafts)
+        heads = DraftHeads(info, lambda: self.decoder.device, self.allow_pickle)
+        object.__setattr__(self, "_heads", heads)
 
     def __repr__(self) -> str:
         """The name, and how a draft model is stored; a tokenizer would fill the screen."""
@@ -352,6 +366,7 @@ class LanguageModel:
             tokenizer=self.tokenizer,
             eos_token_ids=self.eos_token_ids,
             drafts=self._drafts,
+            heads=self._heads,
         )
 
     def _needed_tokenizer(self, purpose: str) -> Any:

@@ -13,6 +13,7 @@ from paceline.core.target import TargetInfo
 from paceline.engine.request import Request, length_limit
 from paceline.errors import InvalidInput
 from paceline.generate.choice import Choice, choose
+from paceline.generate.draft_heads import DraftHeads, describe_heads
 from paceline.generate.draft_models import DraftModels, OpenDraft
 from paceline.generate.drafts import default_choice, describe
 from paceline.generate.jobs import Job
@@ -102,20 +103,23 @@ def resolve(
     tokenizer: Any,
     eos_token_ids: frozenset[int],
     drafts: DraftModels,
+    heads: DraftHeads,
 ) -> Call:
     """Turn options into the parts of a call; all errors in them are detected here.
 
     Args:
         values: every option of the Python interface, see `options.checked`.
         target, tokenizer, eos_token_ids: those of the model that answers.
-        drafts: its draft models; one given by name is loaded, once.
+        drafts, heads: its draft models and draft heads; one given by name is loaded, once.
 
     Raises:
         PacelineError: an option, or a combination of options, is invalid.
     """
     params = SamplingParams(**{name: values[name] for name in _SAMPLING})
     rule = named_rule(values["verify"], values["verify_options"])
-    choice = choose(values["drafter"], values["drafter_options"], values["draft_model"])
+    choice = choose(
+        values["drafter"], values["drafter_options"], values["draft_model"], values["draft_head"]
+    )
     ends = stop_token_ids(values["stop_token_ids"], target)
     if values["stop"] and tokenizer is None:
         raise InvalidInput(
@@ -125,7 +129,10 @@ def resolve(
     opened: dict[int, OpenDraft] = {}
     draft = None
     if isinstance(choice, Choice):
-        opened = drafts.open(choice, values["draft_storage"], values["draft_head_tokens"])
+        storage, head_tokens = values["draft_storage"], values["draft_head_tokens"]
+        is_of_model = choice.has_draft_model or not choice.has_head
+        choice = heads.open(choice, None if is_of_model else storage, rule)
+        opened = drafts.open(choice, storage if is_of_model else None, head_tokens)
         choice, draft = _with_default(choice, values, rule, target, opened)
     drafter = make_drafter(choice, opened, tokenizer)
     controller = make_controller(
@@ -171,7 +178,7 @@ def _with_default(
     """The choice once the draft model is known, and what was chosen for it, in words."""
     parts = list(choice.with_draft_models())
     if not parts:
-        return choice, None
+        return choice, describe_heads(choice)
     model = opened[id(parts[0].draft_model)]
     if values["drafter"] is None:
         choice = default_choice(

@@ -5,10 +5,10 @@ Nothing here imports torch.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from paceline.core.traits import traits_of
+from paceline.core.traits import Traits, traits_of
 from paceline.errors import InvalidInput, UnknownName
 from paceline.generate import plugins
 from paceline.generate.plugins import Plugin
@@ -38,6 +38,16 @@ class Choice(NamedTuple):
     draft_model: Any
     parts: tuple[Choice | Drafter, ...] = ()
 
+    @property
+    def has_draft_model(self) -> bool:
+        """Whether it, or a part of it, drafts with a model."""
+        return next(self.with_draft_models(), None) is not None
+
+    @property
+    def has_head(self) -> bool:
+        """Whether it, or a part of it, drafts with a head."""
+        return next(self.of_heads(), None) is not None
+
     def with_draft_models(self) -> Iterator[Choice]:
         """The choices (this one or its parts) that draft with a model."""
         if self.draft_model is not None:
@@ -45,6 +55,23 @@ class Choice(NamedTuple):
         for part in self.parts:
             if isinstance(part, Choice):
                 yield from part.with_draft_models()
+
+    def of_heads(self) -> Iterator[Choice]:
+        """The choices (this one or its parts) that draft with a head."""
+        if plugins.find("drafter", self.name).traits.needs_draft_head:
+            yield self
+        for part in self.parts:
+            if isinstance(part, Choice):
+                yield from part.of_heads()
+
+    def with_heads(self, opened: Callable[[Choice], Choice]) -> Choice:
+        """The choice with `opened` applied to those (this one or its parts) that have a head."""
+        parts = tuple(
+            part.with_heads(opened) if isinstance(part, Choice) else part for part in self.parts
+        )
+        found = self._replace(parts=parts)
+        takes = plugins.find("drafter", self.name).traits.needs_draft_head
+        return opened(found) if takes else found
 
 
 _COMBINED = "ngram,model"
@@ -55,20 +82,25 @@ def choose_drafter(
     drafter: str | Sequence[str] | None,
     settings: Mapping[str, Any] | None = None,
     draft_model: Any = None,
+    draft_head: Any = None,
     *,
     option: str = "draft_model",
+    head_option: str = "draft_head",
 ) -> Choice:
-    """Check that a drafter, its settings and a draft model go together; builds nothing.
+    """Check that a drafter, its settings and a draft model or head go together; builds nothing.
 
     Args:
-        drafter: a registered name; None means "model" if a draft model is given, else "ngram".
+        drafter: a registered name; None means "model" if a draft model is given, "head" if a draft
+            head is, else "ngram".
             Several names, in a list or separated by commas, mean a "cascade" of them.
         settings: the settings of the drafter. For a drafter that needs a draft model, the setting
-            `model` is another way to give one. A drafter that combines others takes its own
+            `model` is another way to give one, as is `head` for one that drafts with a head. A
+            drafter that combines others takes its own
             settings and theirs, optionally prefixed with the drafter's name, as in
             "ngram.max_ngram".
         draft_model: the draft model, in any form.
-        option: what the caller calls the draft model option.
+        draft_head: the draft head: its path, or a loaded one. It becomes the setting `head`.
+        option, head_option: what the caller calls these two options.
 
     Raises:
         UnknownName: there is no such drafter, or it has no such setting.
@@ -81,17 +113,32 @@ def choose_drafter(
     """
     chosen = checked_settings(settings)
     if drafter is None:
-        drafter = "ngram" if draft_model is None and "model" not in chosen else "model"
+        drafter = _default_drafter(
+            with_model=draft_model is not None or "model" in chosen,
+            with_head=draft_head is not None or "head" in chosen,
+            options=(option, head_option),
+        )
     names = _several(drafter)
     if names is not None:
         drafter, chosen = "cascade", {"drafters": names, **chosen}
     assert isinstance(drafter, str)
     plugin = plugins.find("drafter", drafter)
     if plugin.traits.combines:
-        return _choose_parts(plugin, chosen, draft_model, option)
+        return _choose_parts(plugin, chosen, draft_model, draft_head, (option, head_option))
     needs_model = plugin.traits.needs_draft_model
     plugin.check(chosen)
+    if draft_head is not None:
+        if not plugin.traits.needs_draft_head:
+            raise InvalidInput(f"drafter {drafter!r} takes no draft head; leave {head_option} out")
+        if chosen.get("head") is not None:
+            raise InvalidInput(
+                f"the draft head is given twice, as {head_option} and as the setting 'head' of "
+                f"drafter {drafter!r}; give one"
+            )
+        chosen["head"] = draft_head
     missing = plugin.missing(chosen)
+    if "head" in missing and plugin.traits.needs_draft_head:
+        raise InvalidInput(f"drafter {drafter!r} needs a draft head; give {head_option}")
     if needed := [name for name in missing if not (needs_model and name == "model")]:
         raise InvalidInput(
             f"drafter {drafter!r} needs the setting {needed[0]!r}; give it in drafter_options, on "
@@ -112,6 +159,20 @@ def choose_drafter(
     if draft_model is None:
         raise InvalidInput(f"drafter {drafter!r} needs a draft model; give {option}")
     return Choice(drafter, chosen, draft_model)
+
+
+def _default_drafter(*, with_model: bool, with_head: bool, options: tuple[str, str]) -> str:
+    """The drafter if none is named.
+
+    Raises:
+        InvalidInput: there are a draft model and a draft head.
+    """
+    if with_model and with_head:
+        raise InvalidInput(
+            f"{options[0]} and {options[1]} are both given, and either drafts by itself; leave one "
+            "out, or name the drafters, as in model,head"
+        )
+    return "model" if with_model else "head" if with_head else "ngram"
 
 
 def _several(drafter: Any) -> list[Any] | None:
@@ -147,19 +208,40 @@ def needs_draft_model(drafter: str, settings: Mapping[str, Any]) -> bool:
         >>> needs_draft_model("hybrid", {"drafters": "ngram, recycling"})
         False
     """
+    return any(traits.needs_draft_model for traits in _all_traits(drafter, settings))
+
+
+def needs_draft_head(drafter: str, settings: Mapping[str, Any]) -> bool:
+    """Whether a drafter given by name, or one of those that it combines, drafts with a head.
+
+    Raises: see `needs_draft_model`.
+
+    Example:
+        >>> needs_draft_head("hybrid", {"drafters": "ngram, medusa"})
+        True
+    """
+    return any(traits.needs_draft_head for traits in _all_traits(drafter, settings))
+
+
+def _all_traits(drafter: str, settings: Mapping[str, Any]) -> Iterator[Traits]:
+    """The traits of a drafter, or of those that it combines."""
     traits = plugins.find("drafter", drafter).traits
     if not traits.combines:
-        return traits.needs_draft_model
-    return any(
-        plugins.find("drafter", part).traits.needs_draft_model
-        if isinstance(part, str)
-        else traits_of(part).needs_draft_model
-        for part in _members(settings.get("drafters", _COMBINED))
-    )
+        yield traits
+        return
+    for part in _members(settings.get("drafters", _COMBINED)):
+        if isinstance(part, str):
+            yield plugins.find("drafter", part).traits
+        else:
+            yield traits_of(part)
 
 
 def _choose_parts(
-    plugin: Plugin, settings: dict[str, Any], draft_model: Any, option: str
+    plugin: Plugin,
+    settings: dict[str, Any],
+    draft_model: Any,
+    draft_head: Any,
+    options: tuple[str, str],
 ) -> Choice:
     """The choice of a drafter that combines others, and of its parts."""
     members = _members(settings.pop("drafters", _COMBINED))
@@ -167,8 +249,9 @@ def _choose_parts(
     own, theirs = _settings_by_part(plugin, named, settings)
     if not draft_model and "model" in own:
         draft_model = own.pop("model")
+    option, head_option = options
     parts: list[Choice | Drafter] = []
-    used = False
+    used = head_used = False
     for part in members:
         if not isinstance(part, str):
             check_members("drafter", "drafters", part)
@@ -179,13 +262,20 @@ def _choose_parts(
             raise InvalidInput(
                 f"drafter {plugin.name!r} combines single drafters; {part!r} is not one"
             )
-        takes = traits.needs_draft_model
-        used = used or takes
+        takes, takes_head = traits.needs_draft_model, traits.needs_draft_head
+        used, head_used = used or takes, head_used or takes_head
         source = draft_model if takes and "model" not in theirs[part] else None
-        parts.append(choose_drafter(part, theirs[part], source, option=option))
+        head = draft_head if takes_head and "head" not in theirs[part] else None
+        parts.append(
+            choose_drafter(part, theirs[part], source, head, option=option, head_option=head_option)
+        )
     if draft_model is not None and not used:
         raise InvalidInput(
             f"none of the drafters {', '.join(named)} takes a draft model; leave {option} out"
+        )
+    if draft_head is not None and not head_used:
+        raise InvalidInput(
+            f"none of the drafters {', '.join(named)} takes a draft head; leave {head_option} out"
         )
     plugin.check(own)
     return Choice(plugin.name, own, None, tuple(parts))
@@ -228,19 +318,20 @@ def choose(
     drafter: str | Sequence[str] | Drafter | None,
     settings: Mapping[str, Any] | None = None,
     draft_model: Any = None,
+    draft_head: Any = None,
 ) -> Choice | Drafter:
     """Like `choose_drafter`; a drafter object has its settings and stays as it is.
 
     Raises:
-        InvalidInput: see `choose_drafter`; or settings or a draft model are given with a drafter
-            object.
+        InvalidInput: see `choose_drafter`; or settings, a draft model or a draft head are given
+            with a drafter object.
     """
     if drafter is None or isinstance(drafter, (str, list, tuple)):
-        return choose_drafter(drafter, settings, draft_model)
-    if settings or draft_model is not None:
+        return choose_drafter(drafter, settings, draft_model, draft_head)
+    if settings or draft_model is not None or draft_head is not None:
         raise InvalidInput(
-            "settings and a draft model require a drafter given by name; the drafter given "
-            "has its settings already"
+            "settings, a draft model and a draft head require a drafter given by name; the drafter "
+            "given has its settings already"
         )
     check_members("drafter", "drafter", drafter)
     return drafter  # type: ignore[return-value]

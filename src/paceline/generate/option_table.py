@@ -87,8 +87,8 @@ def _sampling(about: str, *flags: str, metavar: str = "X", default: Any = None) 
 TABLE: Mapping[str, Option] = {
     "drafter": _draft(
         "How to draft; `paceline drafters` lists the names. Several, as in ngram,model, take "
-        "turns. Default: ngram; with a draft model the tree of one path with leaves under auto, "
-        "else model.",
+        "turns. Default: ngram; with a draft head its own kind; with a draft model the tree of one "
+        "path with leaves under auto, else model.",
         flags=("--drafter", "-d"),
         metavar="NAME",
         doors=EVERYWHERE,
@@ -105,9 +105,17 @@ TABLE: Mapping[str, Option] = {
         metavar="NAME|FOLDER|GGUF",
         doors=EVERYWHERE,
     ),
+    "draft_head": _draft(
+        "A head that was trained for this model, such as Medusa's: a folder, a file or a hub name. "
+        "It drafts by its own kind; --drafter ngram,head takes turns with n-grams.",
+        flags=("--draft-head",),
+        metavar="FOLDER|FILE|NAME",
+        doors=EVERYWHERE,
+    ),
     "draft_storage": _draft(
-        "Weights of the draft model: auto, plain or packed; int8 and int4 are coarser and faster. "
-        "Default: int4 if that is fast.",
+        "Weights of the draft model, or else of the draft head: auto, plain or packed; int8 and "
+        "int4 are coarser and faster. "
+        "Default: int4 for a draft model if that is fast.",
         flags=("--draft-storage",),
         metavar="KIND",
         doors=EVERYWHERE,

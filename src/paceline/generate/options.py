@@ -14,6 +14,7 @@ from paceline.generate.settings import with_settings
 if TYPE_CHECKING:
     from paceline.core.protocols import Controller, Drafter, Verifier
     from paceline.core.target import TargetInfo
+    from paceline.drafting.heads.contract import Head
     from paceline.generate.api import LanguageModel
     from paceline.generate.drafts import HeadTokens
     from paceline.kernels.packing import Storage
@@ -33,6 +34,10 @@ class Options(TypedDict, total=False):
             or path of one, which is loaded once, in the cheapest form that pays on this machine.
         draft_storage, draft_head_tokens: how to load a draft model given by name or path instead:
             see `load`; "all" keeps the whole head.
+        draft_head: a head that was trained for this model: its path or hub name, or one from
+            `paceline.load_head`. Its kind is found out, and drafts as a tree if the target and the
+            rule take trees, else as a chain. A pickled one needs a model that was loaded with
+            `allow_pickle`. `draft_storage` is then how the head is stored.
         settings: a file that `paceline recommend` wrote, or its contents: how to draft, instead of
             the individual options.
         controller: a registered name, or a controller: how far to draft. The default is "auto",
@@ -68,6 +73,7 @@ class Options(TypedDict, total=False):
     drafter: str | Sequence[str] | Drafter | None
     drafter_options: Mapping[str, Any] | None
     draft_model: LanguageModel | str | Path | None
+    draft_head: Head | str | Path | None
     draft_storage: Storage | None
     draft_head_tokens: HeadTokens
     settings: str | Path | Mapping[str, Any] | None

@@ -30,6 +30,7 @@ DRAFTING = (
     "verify",
     "verify_options",
     "draft_model",
+    "draft_head",
     "draft_storage",
     "draft_head_tokens",
 )

@@ -80,7 +80,13 @@ def resolve(
     if not _HUB_NAME.fullmatch(text):
         unknown = UnknownName.among("model", text, KNOWN)
         raise UnknownName(f"{unknown}; a folder, a .gguf file or a hub name (org/model) works too")
-    folder = from_hub(text, allow_pickle=allow_pickle, trust_remote_code=trust_remote_code)
+    try:
+        folder = from_hub(text, allow_pickle=allow_pickle, trust_remote_code=trust_remote_code)
+    except ModelError as error:
+        known = UnknownName.among("model", text.partition("/")[2].lower(), KNOWN)
+        raise ModelError(
+            f"{error}, and there is no such folder; give {_ALTERNATIVES}. Among those: {known}"
+        ) from error
     check_folder(folder, allow_pickle=allow_pickle, trust_remote_code=trust_remote_code)
     return Files(folder, text)
 
@@ -221,8 +227,4 @@ def from_hub(name: str, *, allow_pickle: bool = False, trust_remote_code: bool =
         )
     except (OSError, ValueError) as error:
         reason = next(iter(str(error).strip().splitlines()), one_line(error))
-        known = UnknownName.among("model", name.partition("/")[2].lower(), KNOWN)
-        raise ModelError(
-            f"could not get {name!r} from the model hub ({reason}), and there is no such folder; "
-            f"give {_ALTERNATIVES}. Among those: {known}"
-        ) from error
+        raise ModelError(f"could not get {name!r} from the model hub ({reason})") from error

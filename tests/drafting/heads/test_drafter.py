@@ -13,7 +13,9 @@ from paceline.core.protocols import Verifier
 from paceline.core.sampling import SamplingParams
 from paceline.core.target import Committed
 from paceline.drafters.cascade import CascadeDrafter
+from paceline.drafters.head import AnyHeadDrafter
 from paceline.drafters.hybrid import HybridDrafter
+from paceline.drafters.medusa import MedusaDrafter
 from paceline.drafters.ngram import NgramDrafter
 from paceline.drafting.heads.vocabulary import check_token_ids, spread
 from paceline.errors import InvalidInput
@@ -184,8 +186,11 @@ def test_the_kinds_of_drafts_follow_from_the_shape() -> None:
 def test_bad_settings_are_refused() -> None:
     with pytest.raises(InvalidInput, match="shape must be one of chain, dynamic"):
         ScriptedDrafter(OneShotHead(), shape="line")  # type: ignore[arg-type]
-    with pytest.raises(InvalidInput, match="'scripted' drafts with a head of its kind; it was"):
+    with pytest.raises(InvalidInput, match="drafts with a head; it was given 'heads/medusa'"):
         ScriptedDrafter("heads/medusa")  # type: ignore[arg-type]
+    with pytest.raises(InvalidInput, match="'medusa' does not draft with scripted, which is a hea"):
+        MedusaDrafter(OneShotHead())
+    assert AnyHeadDrafter(OneShotHead()).head == OneShotHead()
     with pytest.raises(InvalidInput, match="paths goes with the shape 'static'"):
         ScriptedDrafter(OneShotHead(), paths=[[0]])
 

@@ -58,6 +58,8 @@ class HeadDrafter:
 
     name: ClassVar[str]
     needs_draft_head: ClassVar[bool] = True
+    takes_any_head: ClassVar[bool] = False
+    """Whether a head of any kind will do; otherwise it has to be for this drafter."""
 
     head: Head = field(repr=False)
     shape: Literal["chain", "dynamic", "static", "sequoia"] = "dynamic"
@@ -76,11 +78,15 @@ class HeadDrafter:
         check_tree_settings(self, (CHAIN, *TREE_SHAPES))
         object.__setattr__(self, "params", own_params(self.params))
         kind = getattr(self.head, "drafter", None)
-        if kind != self.name:
+        if kind is None:
             raise InvalidInput(
-                f"drafter {self.name!r} drafts with a head of its kind; it was given "
-                + (f"one for drafter {kind!r}" if kind else f"{self.head!r:.80}")
-                + "; load one with paceline.models.heads.load_head"
+                f"drafter {self.name!r} drafts with a head; it was given {self.head!r:.80}. Load "
+                "one with paceline.load_head, or give its path as draft_head"
+            )
+        if kind != self.name and not self.takes_any_head:
+            raise InvalidInput(
+                f"drafter {self.name!r} does not draft with {self.head.name}, which is a head for "
+                f"drafter {kind!r}; name that drafter, or none"
             )
 
     @property

@@ -1,6 +1,6 @@
 """Heads that read the final state once, and then the tokens that were drafted: Hydra, for example.
 
-A row carries a state of its own from level to level. The first state is the target's final one.
+A row carries a state of its own from level to level. The first one is the target's.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class Stepped(NamedTuple):
 
 Step = Callable[[int, Tensor, Tensor], Stepped]
 """From a level (from 0), the states `[m, ...]` before it and the m tokens before it. At level 0 the
-state is the target's final one, and the token is the last committed one."""
+state is the target's, and the token is the last committed one."""
 
 
 class SequentialState:
@@ -31,17 +31,19 @@ class SequentialState:
 
     Args:
         step: see `Step`.
+        layer: the layer whose input is the first state; None is the target's final state.
     """
 
-    def __init__(self, step: Step) -> None:
-        self._step = step
+    def __init__(self, step: Step, layer: int | None = None) -> None:
+        self._step, self._layer = step, layer
         self._final: Tensor | None = None
         self._last = 0
 
     def observe(self, hidden: HiddenStates, tokens: Sequence[int]) -> None:
         """See `contract.HeadState.observe`."""
-        assert hidden.final is not None
-        self._final, self._last = hidden.final[-1:].clone(), tokens[-1]
+        states = hidden.final if self._layer is None else hidden.layers[self._layer]
+        assert states is not None
+        self._final, self._last = states[-1:].clone(), tokens[-1]
 
     def start(self, levels: int) -> Tensor:
         """See `contract.HeadState.start`."""

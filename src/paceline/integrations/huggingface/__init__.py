@@ -28,11 +28,13 @@ from paceline.core.protocols import Controller, Drafter, Target, Verifier
 from paceline.core.sampling import SamplingParams
 from paceline.core.target import TargetInfo
 from paceline.core.traits import traits_of
+from paceline.drafting.heads.contract import Head
 from paceline.engine.loop import Request, decode
 from paceline.engine.metrics import Metrics
 from paceline.errors import InvalidInput
 from paceline.generate.api import load_draft
 from paceline.generate.choice import Choice, choose
+from paceline.generate.draft_heads import DraftHeads, as_chain, describe_heads
 from paceline.generate.draft_models import DraftModels, OpenDraft, opened
 from paceline.generate.drafts import HeadTokens, default_choice, describe
 from paceline.generate.option_table import texts
@@ -90,6 +92,7 @@ def speculate(
     controller: str | Controller | None = None,
     controller_options: Mapping[str, Any] | None = None,
     draft_model: PreTrainedModel | Target | str | Path | Any = None,
+    draft_head: Head | str | Path | None = None,
     draft_storage: Storage | None = None,
     draft_head_tokens: HeadTokens = None,
     settings: str | Path | Mapping[str, Any] | None = None,
@@ -123,6 +126,9 @@ def speculate(
             onto the CPU, in the cheapest form that pays there; with the tokenizer of the target.
             For the drafter "universal" it may have another: of a model of `transformers` give that
             as the option `draft_tokenizer`.
+        draft_head: a head that was trained for the target: its path or hub name, or one from
+            `paceline.load_head`, which has to be on the target's device. Its kind is found out, and
+            drafts as a tree if the target and the rule take trees.
         draft_storage, draft_head_tokens: how a draft model given by name or path is loaded instead;
             see `paceline.generate.api.load_draft`.
         settings: a file that `paceline recommend` wrote, or its contents: how to draft, instead of
@@ -171,6 +177,7 @@ def speculate(
                 "verify": verify,
                 "verify_options": verify_options,
                 "draft_model": draft_model,
+                "draft_head": draft_head,
                 "draft_storage": draft_storage,
                 "draft_head_tokens": draft_head_tokens,
             }
@@ -188,13 +195,17 @@ def speculate(
     rule = named_rule(verify, verify_options)
     make_controller(controller, num_draft_tokens, controller_options)
     strings = _stop_strings(stop_strings, tokenizer)
-    choice = choose(drafter, options, draft_model)
+    choice = choose(drafter, options, draft_model, draft_head)
     drafts: dict[int, OpenDraft] = {}
+    heads, told = DraftHeads(None), None
     if isinstance(choice, Choice):
+        is_of_model = choice.has_draft_model or not choice.has_head
+        choice = heads.open(choice, None if is_of_model else draft_storage, rule)
         models = DraftModels(None, tokenizer, load_draft)
-        drafts = models.open(choice, draft_storage, draft_head_tokens)
+        drafts = models.open(choice, draft_storage if is_of_model else None, draft_head_tokens)
+        told = describe_heads(choice)
     draft = next(iter(drafts.values()), None)
-    chain, told = choice, None
+    chain = as_chain(choice) if isinstance(choice, Choice) else choice
     if isinstance(choice, Choice) and draft is not None:
         if drafter is None:
             choice = default_choice(
@@ -218,6 +229,7 @@ def speculate(
         draft_model=None if draft is None else draft.source,
         draft_storage=draft_storage,
         draft_head_tokens=draft_head_tokens,
+        heads=heads,
         draft=told,
         tokenizer=tokenizer,
         stop_strings=strings,
@@ -236,6 +248,7 @@ class Speculation:
     draft_model: Any
     draft_storage: Storage | None
     draft_head_tokens: HeadTokens
+    heads: DraftHeads
     draft: str | None
     controller: Controller
     verifier: Verifier
@@ -246,6 +259,7 @@ class Speculation:
     seed: int | None
     on_event: Callable[[Event], None] | None
     _warned: set[tuple[str, str]] = field(default_factory=set, repr=False)
+    _heads_of: dict[tuple[str, str], DraftHeads] = field(default_factory=dict, repr=False)
 
     def __call__(
         self,
@@ -318,7 +332,7 @@ class Speculation:
         max_tokens = None if longest is None else max(1, longest - input_ids.shape[1])
         prefill_rows = config.prefill_chunk_size or PREFILL_ROWS
         target = CachedTarget(decoder, prefill_rows=prefill_rows)
-        seed, drafter = self._seed(params), self._drafter_of_now(target.info)
+        seed, drafter = self._seed(params), self._drafter_of_now(target.info, decoder.device)
         verifier = self.verifier if params.is_greedy else self.sampling_verifier
         check_rule(verifier, drafter, params)
         if (theirs := given.get("streamer")) is not None and self.streamer is not None:
@@ -380,17 +394,25 @@ class Speculation:
             },
         )
 
-    def _drafter_of_now(self, target: TargetInfo) -> Drafter:
+    def _drafter_of_now(self, target: TargetInfo, device: torch.device) -> Drafter:
         """The drafter with the draft model in its current state (adapters, device)."""
         # A default tree is replaced by a chain if the target takes no trees.
-        takes = self.drafter.needs <= target.gives
-        return self._with_model_of_now(self.drafter if takes else self.chain_drafter, target)
+        lacks = target.lacks(self.drafter.needs)
+        drafter = self.chain_drafter if lacks else self.drafter
+        return self._with_model_of_now(drafter, target, device)
 
-    def _with_model_of_now(self, drafter: Any, target: TargetInfo) -> Drafter:
+    def _with_model_of_now(self, drafter: Any, target: TargetInfo, device: torch.device) -> Drafter:
         traits = traits_of(drafter)
         if traits.combines:
-            parts = tuple(self._with_model_of_now(part, target) for part in drafter.drafters)
+            parts = tuple(
+                self._with_model_of_now(part, target, device) for part in drafter.drafters
+            )
             drafter = replace(drafter, drafters=parts)
+        elif traits.needs_draft_head:  # it is `head`, see `core.traits`
+            place = target.name, str(device)
+            if place not in self._heads_of:
+                self._heads_of[place] = self.heads.beside(target, device)
+            drafter = replace(drafter, head=self._heads_of[place].same(drafter.head, self.heads))
         elif traits.needs_draft_model:  # it is `model`, see `core.traits`
             if isinstance(self.draft_model, nn.Module):
                 draft = opened(self.draft_model, self.draft_storage, self.draft_head_tokens)

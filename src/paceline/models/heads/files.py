@@ -160,7 +160,12 @@ def _found(source: str | Path, allow_pickle: bool) -> Path:
             f"no such draft head: {text!r:.80}; expected a folder or file of a head, or a hub name "
             "(org/name)"
         )
-    return from_hub(text, allow_pickle=allow_pickle)
+    try:
+        return from_hub(text, allow_pickle=allow_pickle)
+    except ModelError as error:
+        raise ModelError(
+            f"{error}, and there is no such folder; give the folder or file of a draft head"
+        ) from error
 
 
 def _weights(folder: Path) -> list[Path]:

@@ -279,7 +279,8 @@ def save_medusa(weights: Weights, folder: Path, *, base_model: str, vocab_size: 
     files = [folder / "medusa_lm_head.safetensors", folder / "config.json"]
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        save_file({key: value.contiguous() for key, value in tensors.items()}, files[0])
+        # Copies, since one tensor may be the output layer of several heads.
+        save_file({key: value.contiguous().clone() for key, value in tensors.items()}, files[0])
         files[1].write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
     except OSError as error:
         raise InvalidInput(f"cannot write {folder} ({error}); give another folder") from error

@@ -50,6 +50,7 @@ class MeasuredAcceptance:
         draft: the draft model, and how it was loaded; None without one.
         settings: of the drafter.
         adaptive: its measured speed with lengths chosen by a controller.
+        head_storage: how a draft head was stored, if there was one and no draft model.
     """
 
     name: str
@@ -58,6 +59,7 @@ class MeasuredAcceptance:
     draft: DraftSource | None = None
     settings: Mapping[str, Any] = field(default_factory=dict)
     adaptive: Sequence[MeasuredSpeed] = ()
+    head_storage: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +70,7 @@ class _Entry:
     drafter: str
     draft: DraftSource | None
     settings: Mapping[str, Any]
+    head_storage: str | None
     length: int | None
     counts: AcceptanceCounts
     speed: MeasuredSpeed | None
@@ -101,7 +104,8 @@ def read_acceptance(path: Path) -> list[MeasuredAcceptance]:
         raise InvalidInput(f"no method in {path} drafted anything; replay or bench others")
     groups: dict[tuple[str, DraftSource | None, str], list[_Entry]] = {}
     for item in drafted:
-        key = item.drafter, item.draft, json.dumps(dict(item.settings), sort_keys=True)
+        settings = json.dumps([dict(item.settings), item.head_storage], sort_keys=True)
+        key = item.drafter, item.draft, settings
         groups.setdefault(key, []).append(item)
     return [_joined(group) for group in groups.values()]
 
@@ -132,6 +136,7 @@ def _joined(group: Sequence[_Entry]) -> MeasuredAcceptance:
         adaptive=tuple(
             item.speed for item in group if item.length is None and item.speed is not None
         ),
+        head_storage=first.head_storage,
     )
 
 
@@ -169,6 +174,7 @@ def _entry(item: Mapping[str, Any], report: Mapping[str, Any]) -> _Entry:
         drafter=item["drafter"],
         draft=draft,
         settings=item.get("settings") or {},
+        head_storage=item.get("draft_storage") if draft is None else None,
         length=(given or len(counts.drafted)) if fixed else None,
         counts=counts,
         speed=None if fixed else _speed(item, counts),

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from paceline.generate.drafts import LEAVES
 from paceline.workbench.workload import Item
-from paceline.workbench.workload.methods import DraftSource, Method, parse_methods
+from paceline.workbench.workload.methods import DraftSource, HeadSource, Method, parse_methods
 
 TREE = ",".join(["tree", *(f"{name}={value}" for name, value in LEAVES.items())])
 """One path with leaves beside it: the tree shape that gains most with a small draft model."""
@@ -19,6 +19,8 @@ WITH_DRAFT_MODEL = (
     "model,k=5",
     "ngram+model,k=5",
 )
+
+WITH_HEAD = ("head,k=auto", "ngram+head,k=auto", "head,k=3", "ngram+head,k=3")
 
 ALONE = (
     "ngram,k=auto",
@@ -40,7 +42,11 @@ BROUGHT = {"references": "reference", "prediction": "predicted-output"}
 
 
 def candidates(
-    items: Sequence[Item], draft: DraftSource | None, *, layer_skip: bool = False
+    items: Sequence[Item],
+    draft: DraftSource | None,
+    *,
+    head: HeadSource | None = None,
+    layer_skip: bool = False,
 ) -> list[Method]:
     """Every method to try, plain decoding first and the most promising next.
 
@@ -48,6 +54,7 @@ def candidates(
         items: the prompts; a drafter that needs references or a prediction is tried if each of them
             has one.
         draft: the draft model, if there is one.
+        head: the draft head, if there is one.
         layer_skip: whether layers were tuned for the target, without which it never pays.
 
     Example:
@@ -59,11 +66,14 @@ def candidates(
         for what, drafter in BROUGHT.items()
         if items and all(what in item.drafting for item in items)
     ]
-    texts = [*brought, *ALONE]
-    if draft is not None:
-        # N-grams are among the first six here too, because the draft model may be too slow.
-        first, rest = WITH_DRAFT_MODEL[:3], WITH_DRAFT_MODEL[3:]
-        texts = [*brought, *first, ALONE[0], *rest, *ALONE[1:]]
+    first: list[str] = []
+    rest: list[str] = []
+    for is_there, own in ((head is not None, WITH_HEAD), (draft is not None, WITH_DRAFT_MODEL)):
+        if is_there:
+            half = len(own) // 2
+            first, rest = [*first, *own[:half]], [*rest, *own[half:]]
+    # N-grams come among the first also there: the draft model or head may be too slow.
+    texts = [*brought, *first, ALONE[0], *rest, *ALONE[1:]]
     if layer_skip:
         texts.append("layer-skip,k=auto")
-    return parse_methods(texts, draft, prompts_bring=True)
+    return parse_methods(texts, draft, head=head, prompts_bring=True)

@@ -18,7 +18,7 @@ from typing import Any, Literal, NamedTuple
 
 from paceline.errors import InvalidInput, UnknownName
 from paceline.generate import plugins
-from paceline.generate.choice import choose_drafter, needs_draft_model
+from paceline.generate.choice import choose_drafter, needs_draft_head, needs_draft_model
 from paceline.workbench.workload.items import DRAFTING, Item
 
 PLAIN = "none"
@@ -45,6 +45,18 @@ class DraftSource(NamedTuple):
     head_tokens: int | Literal["all"] | None = None
 
 
+class HeadSource(NamedTuple):
+    """A draft head and how it is stored.
+
+    Args:
+        name: its path or hub name.
+        storage: of its weights; None is the default.
+    """
+
+    name: str
+    storage: str | None = None
+
+
 @dataclass(frozen=True)
 class Method:
     """One way to decode.
@@ -56,6 +68,8 @@ class Method:
         verify: the rule; None means the one that suits the drafter.
         settings: of the drafter.
         takes: the settings that it takes from a prompt, if the prompt has them.
+        head_storage: how a draft head is stored, if the drafter has one and no draft model; None is
+            the default.
     """
 
     drafters: tuple[str, ...]
@@ -65,11 +79,19 @@ class Method:
     settings: Mapping[str, Any] = field(default_factory=dict)
     name: str = ""
     takes: tuple[str, ...] = ()
+    head_storage: str | None = None
 
     @property
     def drafter(self) -> str:
         """The drafters as `generate` takes them."""
         return ",".join(self.drafters)
+
+    @property
+    def loads_a_draft(self) -> bool:
+        """Whether it drafts with a model or a head."""
+        return self.draft is not None or any(
+            needs_draft_head(name, self.settings) for name in self.drafters
+        )
 
     def options(self, drafts: Mapping[DraftSource, Any]) -> dict[str, Any]:
         """The options of `LanguageModel.generate` for this method.
@@ -84,6 +106,8 @@ class Method:
             found["controller"], found["num_draft_tokens"] = "fixed", self.num_draft_tokens
         if self.draft is not None:
             found["draft_model"] = drafts[self.draft]
+        if self.head_storage is not None:
+            found["draft_storage"] = self.head_storage
         if self.verify is not None:
             found["verify"] = self.verify
         return found
@@ -95,7 +119,7 @@ class Method:
             "name": self.name,
             "drafter": self.drafter,
             "draft_model": None if draft is None else draft.name,
-            "draft_storage": None if draft is None else draft.storage,
+            "draft_storage": self.head_storage if draft is None else draft.storage,
             "draft_head_tokens": None if draft is None else draft.head_tokens,
             "num_draft_tokens": self.num_draft_tokens,
             "verify": self.verify,
@@ -107,6 +131,7 @@ def parse_methods(
     texts: Sequence[str],
     draft: DraftSource | None = None,
     *,
+    head: HeadSource | None = None,
     with_plain: bool = True,
     prompts_bring: bool = False,
 ) -> list[Method]:
@@ -115,6 +140,7 @@ def parse_methods(
     Args:
         texts: each in the grammar above.
         draft: the draft model for methods that need one and name none.
+        head: the draft head for methods that need one and name none.
         with_plain: put plain decoding first, whether or not it is named.
         prompts_bring: whether settings that come with prompts (`items.DRAFTING`) may be left out.
 
@@ -129,7 +155,7 @@ def parse_methods(
     methods = [Method((PLAIN,), name=PLAIN)] if with_plain else []
     seen = {method.name for method in methods}
     for text in texts:
-        for method in _methods(text, draft, prompts_bring=prompts_bring):
+        for method in _methods(text, draft, head, prompts_bring=prompts_bring):
             if method.name == PLAIN and with_plain:
                 continue
             if method.name in seen:
@@ -161,7 +187,9 @@ def check_items(methods: Sequence[Method], items: Iterable[Item]) -> None:
                 )
 
 
-def _methods(text: str, default: DraftSource | None, *, prompts_bring: bool) -> Iterator[Method]:
+def _methods(
+    text: str, default: DraftSource | None, head: HeadSource | None, *, prompts_bring: bool
+) -> Iterator[Method]:
     drafters, settings = _split(text)
     for name in drafters:
         if name not in (known := plugins.names("drafter")):
@@ -170,7 +198,7 @@ def _methods(text: str, default: DraftSource | None, *, prompts_bring: bool) -> 
         raise _malformed(text, f"{PLAIN!r} is plain decoding, alone and without settings")
     for values in itertools.product(*settings.values()):
         own = dict(zip(settings, values, strict=True))
-        yield _method(text, drafters, own, default, prompts_bring=prompts_bring)
+        yield _method(text, drafters, own, default, head, prompts_bring=prompts_bring)
 
 
 def _split(text: str) -> tuple[tuple[str, ...], dict[str, list[str]]]:
@@ -216,14 +244,21 @@ def _method(
     drafters: tuple[str, ...],
     values: dict[str, str],
     default: DraftSource | None,
+    head: HeadSource | None,
     *,
     prompts_bring: bool,
 ) -> Method:
     name = ",".join(["+".join(drafters), *(f"{key}={value}" for key, value in values.items())])
     own = {key: values.pop(key) for key in _OWN if key in values}
-    source = _draft_source(text, own, default)
     settings = {name: _value(value) for name, value in values.items()}
     needs = any(needs_draft_model(name, settings) for name in drafters)
+    with_head = any(needs_draft_head(name, settings) for name in drafters)
+    head_storage = None
+    if with_head and head is not None and not any(_is_head(name) for name in settings):
+        settings["head"], head_storage = head.name, head.storage
+    if with_head and not needs and "draft" not in own:
+        head_storage = _storage(text, own.pop("storage", head_storage))
+    source = _draft_source(text, own, default)
     explicit = "draft" in own or "storage" in own or "head_tokens" in own
     used = source if needs or explicit else None
     takes = _taken_from_prompts(drafters) if prompts_bring else ()
@@ -233,10 +268,12 @@ def _method(
         {**dict.fromkeys(takes), **settings},
         used,
         option="draft=NAME in the method, or --draft-model",
+        head_option="head=PATH in the method, or --draft-head",
     )
     if (verify := own.get("verify")) is not None:
         plugins.find("verifier", verify)
-    return Method(drafters, _length(text, own.get("k")), used, verify, settings, name, takes)
+    length = _length(text, own.get("k"))
+    return Method(drafters, length, used, verify, settings, name, takes, head_storage)
 
 
 def _taken_from_prompts(drafters: tuple[str, ...]) -> tuple[str, ...]:
@@ -255,9 +292,7 @@ def _draft_source(
         return None
     # Options for the default draft model do not apply to another one.
     base = default if default is not None and name == default.name else DraftSource(name)
-    storage = own.get("storage", base.storage)
-    if storage is not None and storage not in STORAGES:
-        raise _malformed(text, f"storage is one of {', '.join(STORAGES)}; it is {storage!r}")
+    storage = _storage(text, own.get("storage", base.storage))
     head = own.get("head_tokens")
     if head is None:
         return DraftSource(name, storage, base.head_tokens)
@@ -268,6 +303,17 @@ def _draft_source(
             text, f"head_tokens must be a whole number above 0, or all; it is {head!r}"
         )
     return DraftSource(name, storage, int(head))
+
+
+def _storage(text: str, storage: str | None) -> str | None:
+    if storage is not None and storage not in STORAGES:
+        raise _malformed(text, f"storage is one of {', '.join(STORAGES)}; it is {storage!r}")
+    return storage
+
+
+def _is_head(setting: str) -> bool:
+    """Whether a setting names a head, perhaps that of one drafter of several."""
+    return setting.rpartition(".")[2] == "head"
 
 
 def _length(text: str, value: str | None) -> int | str | None:

@@ -1,0 +1,130 @@
+"""The draft heads of one target: each is loaded and compared with the target once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from threading import Lock
+from typing import Any
+
+import torch
+
+from paceline.core.drafts import Scheme
+from paceline.core.protocols import Verifier
+from paceline.core.target import Need, TargetInfo
+from paceline.drafting.heads.contract import Head
+from paceline.errors import InvalidInput
+from paceline.generate import plugins
+from paceline.generate.choice import Choice
+from paceline.kernels.packing import Storage
+from paceline.models.heads import load_head
+
+ANY = "head"
+"""The drafter that takes a head of any kind: by name it stands for the head's own drafter."""
+
+_TREE_SETTINGS = frozenset({"top_k", "width", "max_nodes", "children"})
+
+CHAIN: Mapping[str, Any] = {"shape": "chain"}
+"""The settings of a head where the target or the rule takes no trees."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class DraftHeads:
+    """The draft heads of one target.
+
+    Args:
+        target: what is known about the target; None if that comes with each call.
+        device: says where its hidden states are, when a head is loaded.
+        allow_pickle: accept pickled heads.
+    """
+
+    target: TargetInfo | None
+    device: Callable[[], torch.device | str] = lambda: "cpu"
+    allow_pickle: bool = False
+    _loaded: dict[tuple[str, Storage], Head] = field(default_factory=dict, repr=False)
+    _lock: Lock = field(default_factory=Lock, repr=False)
+
+    def open(
+        self, choice: Choice, storage: Storage | None = None, rule: Verifier | None = None
+    ) -> Choice:
+        """The choice with its head loaded, under the name of the head's own drafter.
+
+        Where no shape is set, it is a tree if the target and the rule take trees, else a chain.
+
+        Args:
+            choice: any choice; those without a head stay as they are.
+            storage: how the weights are stored; None is "auto".
+            rule: the rule that the user named; None leaves it to the drafter.
+
+        Raises:
+            PacelineError: the head cannot be loaded, or does not match the target.
+        """
+        return choice.with_heads(lambda one: self._opened(one, storage or "auto", rule))
+
+    def _opened(self, choice: Choice, storage: Storage, rule: Verifier | None) -> Choice:
+        head = choice.settings["head"]
+        if isinstance(head, (str, Path)):
+            head = self._load(str(head), storage)
+        own = getattr(head, "drafter", None)
+        if own is None:
+            raise InvalidInput(
+                "draft_head must be the path or hub name of a head, or one from "
+                f"paceline.load_head; it is {head!r:.80}"
+            )
+        name = own if choice.name == ANY and own in plugins.names("drafter") else choice.name
+        found = choice._replace(name=name, settings={**choice.settings, "head": head})
+        return found if self._takes_trees(rule) else as_chain(found)
+
+    def _load(self, source: str, storage: Storage) -> Head:
+        with self._lock:  # a second thread waits for the head instead of loading it too
+            if (source, storage) not in self._loaded:
+                self._loaded[source, storage] = load_head(
+                    source,
+                    self.target,
+                    storage=storage,
+                    device=self.device(),
+                    allow_pickle=self.allow_pickle,
+                )
+        return self._loaded[source, storage]
+
+    def beside(self, target: TargetInfo, device: torch.device) -> DraftHeads:
+        """The same heads for a target that is known now, loaded where its states are."""
+        found = DraftHeads(target, lambda: device, self.allow_pickle)
+        for source, storage in self._loaded:
+            found._load(source, storage)
+        return found
+
+    def same(self, head: Head, of: DraftHeads) -> Head:
+        """The head here that has the source of `head` there; `head` itself if it has none."""
+        places = [key for key, found in of._loaded.items() if found is head]
+        return self._loaded[places[0]] if places else head
+
+    def _takes_trees(self, rule: Verifier | None) -> bool:
+        if self.target is not None and Need.TREE not in self.target.gives:
+            return False
+        if rule is None:
+            return True
+        schemes = {Scheme.CHOSEN, Scheme.WITHOUT_REPLACEMENT}
+        return not rule.needs_chain and schemes <= rule.schemes
+
+
+def as_chain(choice: Choice) -> Choice:
+    """The choice with its heads drafting chains, where trees were not asked for."""
+    return choice.with_heads(
+        lambda one: (
+            one._replace(settings={**CHAIN, **one.settings})
+            if not (_TREE_SETTINGS & one.settings.keys())
+            else one
+        )
+    )
+
+
+def describe_heads(choice: Choice) -> str | None:
+    """What was chosen for the heads of a choice, in one line; None without any."""
+    found = [
+        f"head {one.settings['head'].name}; drafter {one.name}, "
+        + ("a chain" if one.settings.get("shape") == "chain" else "a tree")
+        for one in choice.of_heads()
+    ]
+    return ", ".join(found) or None
