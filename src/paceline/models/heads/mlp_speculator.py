@@ -104,7 +104,7 @@ def _token_weight(num_stages: int, inner: int) -> float:
     >>> round(_token_weight(1, 4), 6)
     1.414214
     """
-    of_state = 0.5 ** (0.5 / num_stages)
+    of_state: float = 0.5 ** (0.5 / num_stages)
     return math.sqrt((1 - of_state**2) * inner / 2) / of_state
 
 
