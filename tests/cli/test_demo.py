@@ -85,3 +85,21 @@ def test_the_real_demo_gives_identical_tokens_and_speeds_up_the_first_prompt(run
     # What was accepted does not depend on the machine's load, as the speed does.
     lengths = [item["speculative"]["spec"]["mean_acceptance_length"] for item in (quote, story)]
     assert lengths[0] > 2.5 > 1.6 > lengths[1]
+
+
+def test_by_default_the_controller_chooses_how_far_to_draft(run, monkeypatch):
+    """So that the prompt with little to draft from is not slower than plain decoding."""
+    asked = []
+
+    class Asked(Scripted):
+        def generate(self, prompt, *, drafter, **options):
+            asked.append((drafter, options.get("num_draft_tokens")))
+            return super().generate(prompt, drafter=drafter, **options)
+
+    model = Asked("abcdef", "abcdef")
+    model.name = "scripted"
+    monkeypatch.setattr(paceline, "load", lambda *_, **__: model)
+    result = run("demo", "--repeats", 1)
+    assert result.exit_code == 0, result.output
+    assert set(asked) == {("none", None), ("ngram", "auto")}
+    assert "as many tokens as pay" in result.output

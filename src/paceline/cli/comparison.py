@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import median
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from paceline.cli.calls import uses_chat
 from paceline.errors import InvalidInput
@@ -106,7 +106,7 @@ def compare(
     model: LanguageModel,
     case: Case,
     *,
-    num_draft_tokens: int,
+    num_draft_tokens: int | Literal["auto"],
     max_tokens: int,
     repeats: int,
     draft_head: str | None = None,
@@ -124,7 +124,7 @@ def compare(
     Args:
         model: the target.
         case: the prompt.
-        num_draft_tokens: the tokens that are drafted per round.
+        num_draft_tokens: the tokens that are drafted per round; "auto" for as many as pay.
         max_tokens: the maximum length of an answer.
         repeats: the number of timed pairs.
         draft_head: a head that drafts where `ngram` has nothing; None leaves that plain.

@@ -10,7 +10,7 @@ from paceline.cli import options, terminal, threads
 from paceline.cli.calls import DEFAULT_MODEL
 from paceline.cli.comparison import Case, Comparison, compare, typical_speed
 from paceline.cli.demo_view import Lines, Screen, Silent, View
-from paceline.cli.generate import DEFAULT_MAX_TOKENS, DEFAULT_NUM_DRAFT_TOKENS
+from paceline.cli.generate import DEFAULT_MAX_TOKENS
 
 CASES = (
     Case(
@@ -31,7 +31,7 @@ CASES = (
 
 _INTRODUCTION = """\
 {model} answers two prompts, each twice: plainly, one token per pass, and speculatively. Then
-{drafts} up to {k} tokens ahead, and the model checks them all in one pass
+{drafts} ahead, {k}, and the model checks them all in one pass
 and keeps those that it would have generated itself."""
 
 _WHAT_NEXT = """\
@@ -66,7 +66,7 @@ def comparison_json(comparison: Comparison) -> dict[str, Any]:
 
 def demo(
     model: options.Model = DEFAULT_MODEL,
-    num_draft_tokens: options.NumDraftTokens = DEFAULT_NUM_DRAFT_TOKENS,
+    num_draft_tokens: options.DraftLength = None,
     max_tokens: options.MaxTokens = DEFAULT_MAX_TOKENS,
     draft_head: options.DraftHead = None,
     repeats: Annotated[
@@ -85,6 +85,7 @@ def demo(
     The model is downloaded if it is not there yet (98 MB). It runs in float32, greedily. The exit
     code is 0 only if both ways gave identical tokens.
     """
+    length = "auto" if num_draft_tokens is None else num_draft_tokens
     if threads.give_way_where_busy():
         terminal.note("the machine is busy with other work; on a quiet one both ways are faster")
     with terminal.progress(f"loading {model}") as progress:
@@ -100,7 +101,7 @@ def demo(
             drafts="n-grams of the text so far draft"
             if draft_head is None
             else f"n-grams of the text so far, or else the head {draft_head}, draft",
-            k=num_draft_tokens,
+            k="as many tokens as pay" if length == "auto" else f"up to {length} tokens",
         )
         console.print(" ".join(introduction.split()), soft_wrap=not console.is_terminal)
         if console.is_terminal:
@@ -114,7 +115,7 @@ def demo(
             comparison = compare(
                 target,
                 case,
-                num_draft_tokens=num_draft_tokens,
+                num_draft_tokens=length,
                 max_tokens=max_tokens,
                 repeats=repeats,
                 draft_head=draft_head,

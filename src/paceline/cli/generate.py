@@ -14,7 +14,6 @@ from paceline.errors import InvalidInput
 if TYPE_CHECKING:
     from paceline.generate.api import Generation, LanguageModel, Piece
 
-DEFAULT_NUM_DRAFT_TOKENS = 5
 DEFAULT_MAX_TOKENS = 128
 
 

@@ -143,17 +143,6 @@ AllowPickle = Annotated[
 ]
 Settings = Annotated[Path | None, _shared("settings")]
 Drafter = Annotated[str | None, _shared("drafter", autocompletion=lambda: plugins.names("drafter"))]
-NumDraftTokens = Annotated[
-    int,
-    _option(
-        "--num-draft-tokens",
-        "-k",
-        metavar="N",
-        panel=DRAFTING,
-        min=0,
-        about="Tokens drafted per round.",
-    ),
-]
 
 
 def draft_length(text: str) -> int | Literal["auto"]:
