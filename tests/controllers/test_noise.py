@@ -1,6 +1,9 @@
 """The default controller on a clock that errs: heavy tails, bursts, a machine that slows down.
 
 What counts is the undisturbed time, so that each run can be compared with the best fixed length.
+In the long run, that is after the first 200 tokens of an answer: the first drafts may all have
+been disturbed, which nobody can tell. And without the luck of single tokens: a round counts as many
+tokens as its draft brings on average, for the controller and for each fixed length alike.
 """
 
 from __future__ import annotations
@@ -13,9 +16,10 @@ from dataclasses import replace
 import pytest
 
 from paceline.controllers.auto import AutoController
-from paceline.testing.simulation import Costs, Disturbance, Script, simulate
+from paceline.controllers.fixed import FixedController
+from paceline.testing.simulation import Costs, Disturbance, Run, Script, simulate
 
-NUM_SCRIPTS, NUM_TOKENS = 200, 1000
+NUM_TOKENS, WARM_UP = 1000, 200
 LENGTHS = (0, 1, 2, 3, 4, 5, 6, 8, 10, 12)
 ROWS = (1, 4, 6, 7, 8, 10, 12, 16)
 Kind = Callable[[random.Random], Disturbance]
@@ -83,8 +87,10 @@ def first_drafts(of_script: random.Random) -> Disturbance:
 KINDS: tuple[Kind, ...] = (lognormal, pareto, bursts, half_way, drafts_alone, first_drafts)
 
 
-def script_of(number: int, chance: random.Random, rate: float) -> tuple[Script, Costs]:
+def script_of(chance: random.Random) -> tuple[Script, Costs]:
+    rate = chance.choice((0.05, 0.2, 0.4, 0.55, 0.65, 0.75, 0.85, 0.92, 0.97))
     length, kind = NUM_TOKENS + 40, chance.choice(("soft", "blind", "copying"))
+    number = chance.randrange(2**32)
     costs = Costs(
         row=chance.uniform(0.005, 0.08),
         steps=chance.choice(((), (4,), (6,))),
@@ -104,45 +110,59 @@ def script_of(number: int, chance: random.Random, rate: float) -> tuple[Script, 
     return copied, free
 
 
-def seconds_of_fixed(script: Script, costs: Costs, length: int) -> float:
-    """What `FixedController` takes, counted without a session: the oracle, and fast."""
-    at, seconds = 0, 0.0
+def speed_of_fixed(script: Script, costs: Costs, length: int) -> float:
+    """Of `FixedController` in the long run, counted without a session: the oracle, and fast."""
+    at, seconds, tokens = WARM_UP, 0.0, 0.0
     while at < NUM_TOKENS:
         has = script.has is None or script.has[at]
         drafted = min(length, NUM_TOKENS - at - 1) if has else 0
         accepted = next((j for j in range(drafted) if not script.right[at + j]), drafted)
         draft = costs.start + costs.token * drafted if drafted else 0.0
         seconds += costs.target(1 + drafted) + draft
+        tokens += script.expected_tokens(at, drafted)
         at += accepted + 1
-    return seconds
+    return tokens / seconds
 
 
-def seconds_of_auto(script: Script, costs: Costs, kind: Kind, number: int) -> float:
+def run_of_auto(script: Script, costs: Costs, kind: Kind, name: str) -> Run:
     """A target says what its rows cost where its kernels change, as one of some size does."""
     rows = {n: costs.target(n) for n in ROWS} if costs.steps else {}
-    chance = random.Random(f"disturbance {number}")
-    controller = AutoController(row_costs=rows)
-    return simulate(
-        controller, script, costs, num_tokens=NUM_TOKENS, seed=number, disturbed=kind(chance)
-    ).seconds
+    controller, chance = AutoController(row_costs=rows), random.Random(f"disturbance {name}")
+    return simulate(controller, script, costs, num_tokens=NUM_TOKENS, disturbed=kind(chance))
 
 
-def test_200_random_scripts_are_decoded_as_fast_as_by_the_best_fixed_length() -> None:
-    """Seeds 0 to 199. The best length is that of each script in hindsight, 0 among them.
+def against_the_best(name: str, number: int, kind: Kind) -> float:
+    """The speed of `auto` in the long run over that of the best fixed length, 0 among them.
 
-    Within 5 % of it in 19 of 20 scripts, faster on average, and nowhere far from it.
+    The best is found on the very text, in hindsight, with costs that are known exactly.
     """
-    ratios = []
-    for number in range(NUM_SCRIPTS):
-        chance = random.Random(f"script {number}")
-        rate = chance.choice((0.05, 0.2, 0.4, 0.55, 0.65, 0.75, 0.85, 0.92, 0.97))
-        script, costs = script_of(number, chance, rate)
-        best = min(seconds_of_fixed(script, costs, k) for k in LENGTHS)
-        ratios.append(best / seconds_of_auto(script, costs, KINDS[number % len(KINDS)], number))
-    ratios.sort()
-    assert math.exp(sum(map(math.log, ratios)) / len(ratios)) > 1.0
-    assert ratios[NUM_SCRIPTS // 20] > 0.95
-    assert ratios[0] > 0.8
+    script, costs = script_of(random.Random(f"{name} {number} {kind.__name__}"))
+    best = max(speed_of_fixed(script, costs, length) for length in LENGTHS)
+    run = run_of_auto(script, costs, kind, f"{name} {number}")
+    return run.expected_speed(WARM_UP) / best
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
+def test_in_the_long_run_it_is_within_five_percent_of_the_best_fixed_length(kind: Kind) -> None:
+    """12 scripts of each kind, all of them. Their seeds were looked at; see docs/controllers.md."""
+    ratios = [against_the_best("script", number, kind) for number in range(12)]
+    assert min(ratios) > 0.95, ratios
+    assert math.exp(math.fsum(map(math.log, ratios)) / len(ratios)) > 0.99
+
+
+def test_one_disturbed_pass_does_not_end_drafting() -> None:
+    """The first two passes take 20 times as long."""
+    script = Script.copying(540, 0, share=0.6)
+    costs = Costs(row=0.03, token=0.0, start=0.001)
+
+    def errs(number: int, chance: random.Random) -> tuple[float, float]:
+        return (20.0 if number < 2 else 1.0) * jitter(chance), jitter(chance)
+
+    run = simulate(AutoController(), script, costs, num_tokens=500, disturbed=errs)
+    assert run.expected_speed(100) > 0.95 * max(
+        simulate(FixedController(length), script, costs, num_tokens=500).expected_speed(100)
+        for length in LENGTHS
+    )
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
@@ -153,8 +173,7 @@ def test_where_nothing_pays_it_is_as_fast_as_plain_decoding(kind: Kind) -> None:
         rate = chance.uniform(0.02, 0.1)
         costs = Costs(row=0.03, token=chance.uniform(0.1, 0.4), catch_up=0.003)
         script = Script.soft(lambda t, rate=rate: rate, NUM_TOKENS + 40, number)
-        plain = seconds_of_fixed(script, costs, 0)
-        assert plain / seconds_of_auto(script, costs, kind, number) > 0.98
+        assert run_of_auto(script, costs, kind, f"hopeless {number}").speed > 0.98
 
 
 @pytest.mark.parametrize("kind", [drafts_alone, first_drafts], ids=lambda kind: kind.__name__)

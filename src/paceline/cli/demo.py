@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -85,7 +85,7 @@ def demo(
     The model is downloaded if it is not there yet (98 MB). It runs in float32, greedily. The exit
     code is 0 only if both ways gave identical tokens.
     """
-    length = "auto" if num_draft_tokens is None else num_draft_tokens
+    length: int | Literal["auto"] = "auto" if num_draft_tokens is None else num_draft_tokens
     if threads.give_way_where_busy():
         terminal.note("the machine is busy with other work; on a quiet one both ways are faster")
     with terminal.progress(f"loading {model}") as progress:

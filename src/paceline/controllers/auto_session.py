@@ -14,14 +14,17 @@ from paceline.controllers.policy import (
     plan_gated,
     plan_hoped,
     plan_length,
+    plan_of_line,
     threshold,
 )
 from paceline.controllers.probing import (
     FREE_READING,
     HOPE_RISE,
     LEAST_COST,
+    LENGTH_GAP,
     MOST_READING,
     MOST_SAVED,
+    PRICE_GAP,
     REMEMBERED_EVERY,
     Account,
     Doubt,
@@ -83,6 +86,7 @@ class _Probe(NamedTuple):
         given_up: those of them that a draft which pays would have gained in its place.
         reading: what its model reads.
         is_doubt: whether it is made to time a price again.
+        is_length: whether it is a draft of another length in place of one that pays.
     """
 
     name: str
@@ -91,6 +95,7 @@ class _Probe(NamedTuple):
     given_up: float
     reading: Reading
     is_doubt: bool = False
+    is_length: bool = False
 
 
 class AutoSession:
@@ -121,7 +126,8 @@ class AutoSession:
         self._drafting = True
         self._recent_tokens = self._recent_passes = 0.0
         self._account = Account(self._share, len(drafters))
-        self._doubts = {name: Doubt() for name in drafters}
+        self._doubts = {name: Doubt(PRICE_GAP) for name in drafters}
+        self._length_doubts = {name: Doubt(LENGTH_GAP) for name in drafters}
         self._probe: _Probe | None = None
         self._readings: dict[str, Reading] = {}
         self._reference_at = _REFERENCE
@@ -146,7 +152,9 @@ class AutoSession:
         if paying and self._reference_is_due():
             return Budget(0)
         chosen = self._chain(paying)
-        self._probe = self._timed_again(paying) or self._next_probe(chosen)
+        self._probe = (
+            self._timed_again(paying) or self._other_length(paying) or self._next_probe(chosen)
+        )
         if self._probe is None:
             return chosen or Budget(0)
         return self._budget_with(self._probe, chosen)
@@ -215,7 +223,7 @@ class AutoSession:
         return Budget(
             plan.length,
             drafter=name or None,
-            min_path_confidence=threshold(arm, self._prices, self._speed),
+            min_path_confidence=threshold(arm, self._prices, self._speed, plan.length),
             min_first_confidence=plan.gate if arm.gated else 0.0,
             fallback=fallback,
             max_catch_up=limit,
@@ -249,6 +257,28 @@ class AutoSession:
             cost = doubt.cost(believed, hoped) + self._reading_cost(name, reading)
             if self._account.allows(cost):
                 return _Probe(name, plan._replace(length=1), cost, 0.0, reading, True)
+        return None
+
+    def _other_length(self, paying: Mapping[str, Plan]) -> _Probe | None:
+        """A draft of another length than the best, which would be better if its price is wrong.
+
+        What is not chosen is not timed, so that a length that was disturbed would be left out for
+        good.
+        """
+        for name, plan in paying.items():
+            arm, doubt = self._arms[name], self._length_doubts[name]
+            if not self._learns or not arm.times.known or not doubt.is_due:
+                continue
+            other, hoped = plan_of_line(arm, self._prices, self._speed)
+            best = plan_length(arm, arm.whole, self._prices, self._speed) if arm.gated else plan
+            gain = hoped - best.value
+            if other.length == best.length or gain <= _MARGIN:
+                continue
+            cost = doubt.cost((best.value - other.value) / self._speed, -gain / self._speed)
+            if self._account.allows(cost):
+                doubt.settle(confirmed=True)
+                reading = self._readings.get(name, Reading(None, 0.0))
+                return _Probe(name, other, cost, 0.0, reading, is_length=True)
         return None
 
     def _probe_reading(self, name: str) -> Reading:
@@ -360,7 +390,9 @@ class AutoSession:
             gap = self._tokens + 2 * _REFERENCE
             self._reference_at = 0 if surprise else max(self._reference_at, self._tokens + gap)
         passes = self._prices.round(length, arm) if length else 1.0
-        if length and self._probe is not None and self._probe.name == name:
+        if length and self._probe is not None and self._probe.is_length:
+            self._account.spend(self._probe.cost)
+        elif length and self._probe is not None and self._probe.name == name:
             reading = self._reading_cost(name, self._probe.reading)
             if self._learns:  # what it took, where that was less than it was thought to take
                 passes = min(passes, self._prices.bare(length, arm) + self._prices.token(took))
@@ -378,6 +410,7 @@ class AutoSession:
             drafter.arm.idle = 0 if other == name and length else drafter.arm.idle + committed
             drafter.reader.add(committed)
             self._doubts[other].wait()
+            self._length_doubts[other].wait()
         self._rounds += 1
         self._tokens += committed
 

@@ -156,6 +156,14 @@ class Prices:
             own = self._seconds(arm.times(drafted))
         return self.bare(drafted, arm) + self.num_sequences * own / self.plain
 
+    def of_line(self, drafted: float, arm: Arm) -> float:
+        """The same if no number of rows or of draft tokens is dearer than the others let expect."""
+        if not arm.times.known:
+            return self.round(drafted, arm)
+        rows = self.num_sequences * (1 + drafted * arm.width)
+        own = self.num_sequences * self._seconds(arm.times.hoped(drafted))
+        return (self._passes.hoped(rows) + own) / self.plain
+
     def hoped(self, drafted: float, arm: Arm) -> float:
         """The same if what made it dearer than it was does not last."""
         found = self.round(drafted, arm)
@@ -208,6 +216,19 @@ def plan_length(
     return best_length(((item, prices.round(item.drafted, arm)) for item in expected), speed)
 
 
+def plan_of_line(arm: Arm, prices: Prices, speed: float) -> tuple[Plan, float]:
+    """The best length by `Prices.of_line`.
+
+    Returns:
+        Its plan by the prices that are believed, and its value by those.
+    """
+    expected = arm.whole.expected(arm.reach)
+    hoped = best_length(((item, prices.of_line(item.drafted, arm)) for item in expected), speed)
+    item = expected[hoped.length]
+    passes = prices.round(item.drafted, arm)
+    return hoped._replace(value=item.accepted - speed * (passes - 1), passes=passes), hoped.value
+
+
 def plan_hoped(arm: Arm, prices: Prices, speed: float) -> Plan:
     """The best length if its price is what it was while drafting paid."""
     expected = arm.whole.expected(arm.reach)
@@ -226,10 +247,12 @@ def plan_gated(arm: Arm, prices: Prices, speed: float, bar: float) -> Plan:
     return found
 
 
-def threshold(arm: Arm, prices: Prices, speed: float) -> float:
-    """The belief in a path below which one more token is not worth its time."""
-    # What one more token costs, and how much of a path has to be left for it to be worth that.
-    step = (prices.round(4, arm) - prices.round(1, arm)) / 3
+def threshold(arm: Arm, prices: Prices, speed: float, length: int) -> float:
+    """The belief in a path below which going on to a length is not worth its time."""
+    # What one more token costs on the way there, and how much of a path has to be left for it to
+    # be worth that.
+    longest = max(length, 2)
+    step = (prices.round(longest, arm) - prices.round(1, arm)) / (longest - 1)
     further = max(arm.whole.acceptance(2)[-1], _LEAST_FURTHER)
     return min(arm.calibration.belief_of(speed * step / further), _SUREST)
 

@@ -32,8 +32,11 @@ REMEMBERED_EVERY = 8
 HOPE_RISE = 1.05
 """By how much a remembered price rises each time at most."""
 
-_FIRST_GAP = 2
-"""Rounds until a price that is in doubt is timed again."""
+PRICE_GAP = 2
+"""Rounds until a price for which nothing is drafted is timed again: as long as it is wrong, all
+that drafting gains is lost."""
+LENGTH_GAP = 6
+"""Rounds until another length than the best is timed: the best is worth something too."""
 _GAP_GROWTH = 2.0
 """How the rounds in between grow with each timing that confirms it."""
 _DOUBT = 0.5
@@ -67,10 +70,14 @@ class Account:
 
 
 class Doubt:
-    """Whether the price for which a drafter is left out is to be timed again."""
+    """Whether the price for which a drafter or a length is left out is to be timed again.
 
-    def __init__(self) -> None:
-        self._gap = float(_FIRST_GAP)
+    Args:
+        first_gap: rounds until it is for the first time.
+    """
+
+    def __init__(self, first_gap: int) -> None:
+        self._first_gap = self._gap = float(first_gap)
         self._rounds = 0
 
     def wait(self) -> None:
@@ -99,4 +106,4 @@ class Doubt:
 
     def reset(self) -> None:
         """It pays, so that nothing is in doubt."""
-        self._rounds, self._gap = 0, float(_FIRST_GAP)
+        self._rounds, self._gap = 0, self._first_gap

@@ -6,7 +6,7 @@ import math
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from statistics import median
+from statistics import median, median_low
 
 from paceline.economics.curve import interpolated
 
@@ -22,24 +22,30 @@ _LEAST_SLOPE = 0.002
 """A further row costs at least this, in passes: a line through noise must not fall."""
 _UNSEEN = 0.25
 """The weight of a number of rows that was not timed, beside 1 for each timing of others."""
-_MOST_AT_ONCE = 1.6
-"""Before that it is believed to take at most so many times what the others say."""
 _STEP_SPREAD = 0.15
 """How far numbers of rows lie off the line through all of them (standard deviation of the log),
 where kernels change from one to another: against the noise of timings, it says how many are needed
 to believe it. On a noisy clock one disturbed pass so rules out no length for good."""
 _NOISE = 0.1
 """The noise of a timing (standard deviation of the log) before it was seen."""
-_MEDIAN_VARIANCE = 1.57
-"""The variance of a median against that of a mean."""
+_CENTRE_VARIANCE = 1.57
+"""The variance of a median against that of a mean, for normal noise."""
 _MAD = 1.48
 """From the median absolute deviation to the standard deviation of normal noise."""
 _RECENT = 15
 """How many timings are kept for each number of rows: their median moves with the machine."""
 _KNOWN = 3
-"""From this many timings on, a number of rows says whether the machine became slower."""
+"""From this many timings on, what a number of rows takes is believed, however much it is, and says
+whether the machine became slower."""
+_MOST_AT_ONCE = 1.6
+"""Before that it is believed to take at most so many times what the others say."""
 _LEVEL = 7
-"""How many of the last passes tell the level of the machine, by their median."""
+"""How many of the last passes tell the level of the machine, by their median, at the least."""
+_MOST_LEVEL = 24
+"""How many do on the noisiest of clocks."""
+_LEVEL_SPREAD = 0.1
+"""How well the level is to be known (standard deviation of the log): on a noisy clock it takes more
+passes. What is believed of rows and drafts that are not timed meanwhile moves with it."""
 
 _DRAFTS = 24
 """How many drafts are kept: a disturbance has to last half as long before it is believed."""
@@ -84,8 +90,8 @@ class PassTimes:
     ) -> None:
         self.learns = table is None
         self._seen: dict[int, deque[float]] = {}
-        self._medians: dict[int, float] = {}
-        self._ratios: deque[float] = deque(maxlen=_LEVEL)
+        self._centres: dict[int, float] = {}
+        self._ratios: deque[float] = deque([1.0] * (_LEVEL - 1), maxlen=_MOST_LEVEL)
         self._level = 1.0
         self._errors: deque[float] = deque([_NOISE / _MAD] * 3, maxlen=_DRAFTS)
         self._shape = Curve.of_shape(shape or {1: 1.0})
@@ -94,6 +100,7 @@ class PassTimes:
         if table is not None:
             self._fitted = Curve.of_table(table)
         self._whole: list[float] = []
+        self._start, self._slope = 1.0, self._prior
 
     @property
     def level(self) -> float:
@@ -110,15 +117,26 @@ class PassTimes:
             return
         seen = self._seen.setdefault(rows, deque(maxlen=_RECENT))
         if len(seen) >= _KNOWN:
-            self._errors.append(abs(math.log(seconds / (self._medians[rows] * self._level))))
-            self._ratios.append(seconds / self._medians[rows])
-            self._level = median(self._ratios)
+            self._errors.append(abs(math.log(seconds / (self._centres[rows] * self._level))))
+            self._ratios.append(seconds / self._centres[rows])
+        elif self._centres and seconds < self._level * self._fitted(rows):
+            # Faster than thought: rows that are new tell that a machine is no longer slow, and
+            # not that it has become slow, since they may be dearer than thought.
+            self._ratios.append(seconds / self._fitted(rows))
+        self._level = self._found_level()
         seen.append(seconds / self._level)
-        middle = median(seen)
-        if len(seen) < _KNOWN and self._medians:
-            middle = min(middle, _MOST_AT_ONCE * self._fitted(rows))
-        self._medians[rows] = middle
+        self._centres[rows] = median_low(seen)
         self._fit()
+
+    @property
+    def noise(self) -> float:
+        """The noise of a timing (standard deviation of the log), as far as it is not a spike."""
+        return _MAD * median(self._errors)
+
+    def _found_level(self) -> float:
+        # As many passes as it takes for a median that is within `_LEVEL_SPREAD`.
+        needed = int(_CENTRE_VARIANCE * (self.noise / _LEVEL_SPREAD) ** 2)
+        return median(list(self._ratios)[-max(needed, _LEVEL) :])
 
     def forget(self, rows: int, plain: int) -> None:
         """A pass over `rows` rows took much less than was believed; so may others.
@@ -128,10 +146,10 @@ class PassTimes:
         """
         seen = self._seen.get(rows)
         self._seen = {n: times for n, times in self._seen.items() if n == plain}
-        self._medians = {n: self._medians[n] for n in self._seen}
+        self._centres = {n: self._centres[n] for n in self._seen}
         if seen and rows != plain:
             self._seen[rows] = deque([seen[-1]], maxlen=_RECENT)
-            self._medians[rows] = seen[-1]
+            self._centres[rows] = seen[-1]
         self._fit()
 
     def undisturbed(self, seconds: float, rows: int, pass_seconds: float, expected: float) -> float:
@@ -176,28 +194,54 @@ class PassTimes:
         return found
 
     def _fit(self) -> None:
-        shape, noise = self._shape, _MAD * median(self._errors)
-        start, slope = line(
-            [
-                (rows - 1.0, middle / shape(rows), float(len(self._seen[rows])))
-                for rows, middle in sorted(self._medians.items())
-            ],
-            self._prior,
-            max((noise / _SLOPE_SPREAD) ** 2, _SLOPE_WEIGHT),
-        )
+        shape, noise = self._shape, self.noise
+        weight = max((noise / _SLOPE_SPREAD) ** 2, _SLOPE_WEIGHT)
+
+        def through(centres: Mapping[int, float]) -> tuple[float, float]:
+            points = [
+                (rows - 1.0, centre / shape(rows), float(len(self._seen[rows])))
+                for rows, centre in sorted(centres.items())
+            ]
+            return line(points, self._prior, weight)
+
+        # A number of rows that was timed once or twice may have been disturbed each time, and by
+        # any factor: it counts up to what the others, or the least of them, allow.
+        sure = {n: centre for n, centre in self._centres.items() if self.count(n) >= _KNOWN}
+        if not sure and self._centres:
+            least = min(self._centres, key=lambda n: self._centres[n] / self._beforehand(n))
+            sure = {least: self._centres[least]}
+        start, slope = through(sure)
+        centres = {
+            n: centre
+            if n in sure
+            else min(centre, _MOST_AT_ONCE * (start + slope * (n - 1)) * shape(n))
+            for n, centre in self._centres.items()
+        }
+        start, slope = through(centres)
         known = shape.places if self._prior == 0 else []
         places = sorted({*known, *self._seen})
-        of_line = max(_MEDIAN_VARIANCE * (noise / _STEP_SPREAD) ** 2, 1.0)
+        of_line = max(_CENTRE_VARIANCE * (noise / _STEP_SPREAD) ** 2, 1.0)
         own = []
         for rows in places:
             fitted, weight = (start + slope * (rows - 1)) * shape(rows), _UNSEEN
             if seen := self.count(int(rows)):
-                fitted += (self._medians[int(rows)] - fitted) * seen / (seen + of_line)
+                fitted += (centres[int(rows)] - fitted) * seen / (seen + of_line)
                 weight = float(seen)
             own.append((fitted, weight))
         further = start * shape.slope + slope * shape.values[-1]
         self._fitted = Curve(places, rising(own), further)
+        self._start, self._slope = start, slope
         self._whole = []
+
+    def _beforehand(self, rows: int) -> float:
+        return (1 + self._prior * (rows - 1)) * self._shape(rows)
+
+    def hoped(self, rows: float) -> float:
+        """Seconds if this number of rows lies on the line through all, where that is less."""
+        if not self.learns or not self._seen:
+            return self(rows)
+        of_line = (self._start + self._slope * (rows - 1)) * self._shape(rows) * self._level
+        return min(self(rows), of_line)
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,6 +296,17 @@ class DraftTimes:
         """Seconds for a number of draft tokens."""
         return self.start + self.token * tokens
 
+    def hoped(self, tokens: float) -> float:
+        """Seconds if half of what drafts of one length take is their start.
+
+        Where all of them are of one length, they do not tell what comes with each token.
+        """
+        found, lengths = self(tokens), {length for length, _ in self._seen}
+        if len(lengths) != 1 or lengths == {0}:
+            return found
+        (length,) = lengths
+        return min(found, self(length) * (1 + tokens / length) / 2)
+
     def observe(self, tokens: int, seconds: float, missed: int) -> None:
         """Take in one round.
 
@@ -278,7 +333,7 @@ class DraftTimes:
     def _fit(self) -> None:
         """By the median of each length, so that disturbed rounds do not count."""
         before = self(self._seen[-1][0])
-        self.start, self.token = _start_and_token(self._seen)
+        self.start, self.token = _start_and_token(self._seen, self.start)
         now = self(self._seen[-1][0])
         if len(self._seen) > _SETTLED and 0 < _RISE * before < now:
             self.start, self.token = (_RISE * before / now * x for x in (self.start, self.token))
@@ -289,12 +344,12 @@ class DraftTimes:
             self.start, self.token = better * self.start, better * self.token
 
 
-def _start_and_token(seen: Iterable[tuple[int, float]]) -> tuple[float, float]:
-    """The start is held near zero unless drafts of different lengths say otherwise."""
+def _start_and_token(seen: Iterable[tuple[int, float]], before: float) -> tuple[float, float]:
+    """The start is held near the one before unless drafts of different lengths say otherwise."""
     lengths: dict[int, list[float]] = {}
     for length, took in seen:
         lengths.setdefault(length, []).append(took)
-    n, x, xx, y, xy = 2.0, 0.0, 0.0, 0.0, 0.0
+    n, x, xx, y, xy = 2.0, 0.0, 0.0, 2.0 * before, 0.0
     for length, times in lengths.items():
         weight, typical = len(times), median(times)
         n += weight
@@ -303,7 +358,7 @@ def _start_and_token(seen: Iterable[tuple[int, float]]) -> tuple[float, float]:
         y += weight * typical
         xy += weight * length * typical
     if xx == 0:
-        return y / (n - 2), 0.0
+        return (y - 2 * before) / (n - 2), 0.0
     token = max((n * xy - x * y) / (n * xx - x * x), 0.0)
     start = max((y - token * x) / n, 0.0)
     return (start, token) if start else (0.0, xy / xx)

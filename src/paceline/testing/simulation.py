@@ -11,6 +11,9 @@ import math
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
+from operator import mul
+from typing import NamedTuple
 
 from paceline.core.drafts import Budget, Draft, Outcome
 from paceline.core.protocols import Controller
@@ -76,6 +79,8 @@ class Script:
         gates: whether it checks its first confidence before it proposes.
         right_of_short: like `right`, if it does not see the whole text (`Budget.max_catch_up`);
             None if that makes no difference.
+        chance: the probability with which each token was drawn to be right; None if `right` was
+            given as it is.
     """
 
     right: Sequence[bool]
@@ -83,6 +88,19 @@ class Script:
     has: Sequence[bool] | None = None
     gates: bool = False
     right_of_short: Sequence[bool] | None = None
+    chance: Sequence[float] | None = None
+
+    def expected_tokens(self, at: int, length: int) -> float:
+        """What a draft of so many tokens after token `at` brings on average, and one more token.
+
+        Given `chance`, and a drafter that sees all of the text; otherwise what it does bring.
+
+        Example:
+            >>> Script([True, False], chance=[0.5, 0.5]).expected_tokens(0, 2)
+            1.75
+        """
+        odds = self.right if self.chance is None else self.chance
+        return 1.0 + math.fsum(accumulate(odds[at : at + length], mul))
 
     @classmethod
     def soft(
@@ -94,19 +112,21 @@ class Script:
         confidence is that to the power 1 / `power`: underconfident below 1, overconfident above.
         """
         chance = random.Random(f"soft {seed}")
-        right, confidence = [], []
+        right, confidence, chances = [], [], []
         for t in range(length):
             m = min(max(rate(t), 1e-3), 1 - 1e-3)
             own = chance.betavariate(m / spread, (1 - m) / spread)
             right.append(chance.random() < own)
             confidence.append(max(own, 1e-4) ** (1 / power))
-        return cls(right, confidence)
+            chances.append(own)
+        return cls(right, confidence, chance=chances)
 
     @classmethod
     def blind(cls, rate: Rate, length: int, seed: int) -> Script:
         """A drafter without confidences, with independent acceptance."""
         chance = random.Random(f"blind {seed}")
-        return cls([chance.random() < rate(t) for t in range(length)])
+        chances = [rate(t) for t in range(length)]
+        return cls([chance.random() < own for own in chances], chance=chances)
 
     @classmethod
     def copying(
@@ -118,7 +138,7 @@ class Script:
         have a short match, which is right with probability `weak`.
         """
         chance = random.Random(f"copying {seed}")
-        right, confidence, has = [], [], []
+        right, confidence, has, chances = [], [], [], []
         match, inside = 0, False
         for _ in range(length):
             switch = 1 / run if inside else share / (run * max(1 - share, 1e-9))
@@ -127,13 +147,32 @@ class Script:
             if inside:
                 match += 1
                 has.append(match > 1)
-                right.append(chance.random() < 0.97)
+                chances.append(0.97)
             else:
                 match = 0 if chance.random() < 0.5 else chance.choice((1, 1, 2))
                 has.append(match > 0)
-                right.append(chance.random() < weak)
+                chances.append(weak)
+            right.append(chance.random() < chances[-1])
             confidence.append(match / (match + 2))
-        return cls(right, confidence, has, gates=True)
+        return cls(right, confidence, has, gates=True, chance=chances)
+
+
+class Round(NamedTuple):
+    """One round.
+
+    Args:
+        at: the tokens of the answer before it.
+        drafter: that drafted; "" for none, or one without a name.
+        length: the drafted tokens.
+        seconds: what it took, undisturbed.
+        expected_tokens: see `Script.expected_tokens`.
+    """
+
+    at: int
+    drafter: str
+    length: int
+    seconds: float
+    expected_tokens: float
 
 
 @dataclass(slots=True)
@@ -142,13 +181,29 @@ class Run:
 
     tokens: int = 0
     seconds: float = 0.0
-    lengths: list[int] = field(default_factory=list)
-    drafters: list[str] = field(default_factory=list)
+    rounds: list[Round] = field(default_factory=list)
+
+    @property
+    def lengths(self) -> list[int]:
+        """The drafted tokens of each round."""
+        return [one.length for one in self.rounds]
+
+    @property
+    def drafters(self) -> list[str]:
+        """The drafter of each round."""
+        return [one.drafter for one in self.rounds]
 
     @property
     def speed(self) -> float:
         """Tokens per second; plain decoding has 1."""
         return self.tokens / self.seconds
+
+    def expected_speed(self, after: int = 0) -> float:
+        """Expected tokens per second of the rounds after so many tokens, without their luck."""
+        late = [one for one in self.rounds if one.at >= after]
+        return math.fsum(one.expected_tokens for one in late) / math.fsum(
+            one.seconds for one in late
+        )
 
 
 def simulate(
@@ -193,14 +248,16 @@ def simulate(
         name, draft, rights = _draft(asked, parts, run.tokens, read)
         n = len(draft)
         accepted = next((j for j in range(n) if not rights[run.tokens + j]), n)
+        committed = accepted + 1
         rows = num_sequences * (1 + n)
         target_seconds, draft_seconds = target.target(rows), 0.0
         if name is not None:
             price = prices[name]
             draft_seconds = price.start + price.token * n + price.catch_up * read[name].last
-        committed = accepted + 1
-        run.seconds += target_seconds + num_sequences * draft_seconds
-        of_pass, of_draft = errs(len(run.lengths), chance)
+        took = target_seconds + num_sequences * draft_seconds
+        run.seconds += took
+        expected = parts[name].expected_tokens(run.tokens, n) if name is not None else 1.0
+        of_pass, of_draft = errs(len(run.rounds), chance)
         session.observe(
             Outcome(
                 asked,
@@ -217,9 +274,8 @@ def simulate(
         )
         for one in read.values():
             one.add(committed)
+        run.rounds.append(Round(run.tokens, name or "", n, took, expected))
         run.tokens += committed
-        run.lengths.append(n)
-        run.drafters.append(name or "")
     return run
 
 
