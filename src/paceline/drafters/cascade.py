@@ -1,8 +1,8 @@
-"""Several drafters beside one sequence, of which one drafts in each round.
+"""Several drafters for one sequence, of which one drafts in each round.
 
-Cheap drafters that know little go well with dear ones that know more: n-grams where the text
-repeats itself, a draft model elsewhere. Which of them is asked is the controller's choice
-(`Budget.drafter`); where it leaves that open, the first that has something drafts.
+Cheap drafters that know little combine well with expensive ones that know more: n-grams where the
+text repeats itself, a draft model elsewhere. The controller chooses the drafter (`Budget.drafter`);
+if it leaves that open, the first one that has something to propose drafts.
 
 Source: the order of drafters in "cascade speculative drafting", Chen et al. 2312.11462, section 3.
 """
@@ -33,17 +33,17 @@ from paceline.errors import ContractViolation
 
 @dataclass(frozen=True, slots=True)
 class CascadeDrafter:
-    """Draft with one of several drafters: the one asked for, else the first that has something.
+    """Draft with one of several drafters: the chosen one, or else the first with a proposal.
 
-    Whether a drafter has something follows from the text so far, so a round that goes on to the
-    next bends no law.
+    Whether a drafter has a proposal depends only on the text so far, so going on to the next
+    drafter does not bias the output distribution.
 
     Args:
-        drafters: in the order in which they are asked, of different names. By name: a list of
-            names, or one text with commas between them, as in "ngram,model".
+        drafters: in order of preference, with distinct names. By name: a list of names, or one
+            text with commas between them, as in "ngram,model".
 
     Raises:
-        InvalidInput: none, or two of one name.
+        InvalidInput: there is none, or two have one name.
     """
 
     name: ClassVar[str] = "cascade"
@@ -63,12 +63,12 @@ class CascadeDrafter:
 
     @property
     def needs(self) -> frozenset[Need | Hidden]:
-        """What any of them needs."""
+        """Everything that any of them needs."""
         return needs_of(self.drafters)
 
     @property
     def default_verifier(self) -> str:
-        """The first rule that one of them names other than "token"."""
+        """The first rule other than "token" that one of them names."""
         rules = [traits_of(drafter).default_verifier for drafter in self.drafters]
         return next((rule for rule in rules if rule != "token"), "token")
 
@@ -97,10 +97,10 @@ class CascadeDrafter:
 
 
 class _Part:
-    """One drafter's session. A lazy one hears of the text when it is asked.
+    """One drafter's session. A lazy one observes the text only when it has to draft.
 
-    A draft model that is not asked for a while so hears of what it missed at once, and of no
-    drafts but its own.
+    A draft model that is not used for a while then observes everything that it missed at once, and
+    no drafts of others.
     """
 
     def __init__(self, session: DraftSession, lazy: bool) -> None:
@@ -145,7 +145,7 @@ class CascadeSession:
 
 
 def plan(budget: Budget, names: Sequence[str]) -> Iterator[tuple[str, Budget]]:
-    """Who is asked, in which order, and how far it may go; a length of 0 asks nobody.
+    """The drafters to try, in order, and the budget of each; none for a length of 0.
 
     Raises:
         ContractViolation: the budget asks for a drafter that is not there.

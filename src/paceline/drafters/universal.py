@@ -36,7 +36,7 @@ from paceline.sampling.warp import SamplingWarp
 MODES = ("tli", "slem")
 
 _ROOM = 4
-"""The draft model may need so many times as many tokens for a text as the target."""
+"""The draft model may need up to this many times as many tokens for a text as the target."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,13 +47,13 @@ class UniversalDrafter:
         model: the draft model, a target like any other.
         tokenizer: of the target.
         draft_tokenizer: of the draft model.
-        mode: "tli" drafts tokens that both vocabularies have, from the draft model's law restricted
-            to these, and so accepts with min(1, p/q). "slem" lets the draft model write what it
-            likes, greedily, and encodes that text for the target, as point masses.
+        mode: "tli" drafts tokens that both vocabularies have, from the draft model's distribution
+            restricted to these, and accepts with min(1, p/q). "slem" lets the draft model write
+            any text, greedily, and encodes it for the target, as point masses.
         params: sampling options of the draft, in mode "tli"; None follows the target's.
 
     Raises:
-        InvalidInput: a setting of the wrong kind; a tokenizer that is missing.
+        InvalidInput: a setting is of the wrong kind, or a tokenizer is missing.
     """
 
     name: ClassVar[str] = "universal"
@@ -160,7 +160,7 @@ class UniversalSession:
         self._model.close()
 
     def _intersection(self, length: int, warp: Warp, noise: Noise, stop: Stop) -> Steps[Draft]:
-        """Tokens of the target's vocabulary, drawn from what the draft model says of them."""
+        """Tokens of the target's vocabulary, drawn from the draft model's distribution."""
         model = self._model
         draft = yield from draw_chain(
             lambda: self._in_our_tokens(model.start()),
@@ -175,14 +175,14 @@ class UniversalSession:
         return draft
 
     def _in_our_tokens(self, asked: Steps[Tensor]) -> Steps[Tensor]:
-        """The draft model's logits of the tokens that both have, `[V]` of the target; else -inf."""
+        """The draft model's logits in the target's vocabulary `[V]`; -inf for tokens it lacks."""
         logits = yield from asked
         row = logits.new_full((self._vocab_size,), -torch.inf)
         row[self._our_ids] = logits[self._their_ids]
         return row
 
     def _strings(self, length: int, budget: Budget, stop: Stop) -> Steps[Draft]:
-        """What the draft model goes on to write, greedily, in the target's tokens."""
+        """The draft model's greedy continuation, in the target's tokens."""
         text, end, confidence = b"", None, []
         logits = yield from self._model.start()
         while True:
@@ -207,7 +207,7 @@ class UniversalSession:
         return Draft(tuple(tokens[: budget.num_draft_tokens]))
 
     def _encoded(self, text: bytes) -> list[int]:
-        """A text in the target's tokens, as it goes on from what is final."""
+        """A text in the target's tokens, as a continuation of the final text."""
         ours = self._ours
         final = [
             Piece(token, None if ours.is_special(token) else ours.texts.get(token, b""))
@@ -215,6 +215,6 @@ class UniversalSession:
         ]
         back, pieces = ours.go_on(final, text)
         if back:
-            # As one text it would be written otherwise, but what is final stays.
+            # Encoded as one text, the final part would change, but it is fixed.
             pieces = ours.encode_amid(text)
         return [piece.token for piece in pieces if piece.token < self._vocab_size]

@@ -1,6 +1,6 @@
-"""A draft model beside one sequence: its cache, and the way back after a rejection.
+"""A draft model for one sequence: its cache, and the rollback after a rejection.
 
-What every drafter with a model of its own shares; the drafters differ in what they ask it.
+Every drafter with a separate model uses it; the drafters differ in the passes that they run.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ log = logging.getLogger("paceline")
 _NOTHING = Draft()
 
 READ_ROWS = 512
-"""A text is read in chunks of this many tokens, so that nobody waits for all of a long one."""
+"""A text is read in chunks of this many tokens, so that a long one does not stall others."""
 
 
 class DraftModel:
     """A model that follows the committed tokens of one sequence and runs ahead of them.
 
-    Its cache holds committed tokens from the place `origin` on, then drafted ones. Nothing is cut
-    before it has to be: a drafted token that became final stays where it is. Nothing is read
-    before a draft is asked for, so that a model that is not asked costs nothing.
+    Its cache holds committed tokens from the position `origin` on, then drafted ones. It is cut as
+    late as possible: a drafted token that became final stays in the cache. Tokens are read only
+    when a draft is requested, so a model that is not used costs nothing.
 
     Args:
         model: the draft model, a target like any other.
@@ -48,7 +48,7 @@ class DraftModel:
         """The most tokens that the model takes."""
         self.committed: list[int] = []
         self.origin = 0
-        """The place of the first committed token that it has read, or will read first."""
+        """The position of the first committed token that it has read, or will read first."""
         self.cached: list[int] = []
         self.model, self._vocab_size = model, vocab_size
         self.slot = model.open(self.room)
@@ -63,8 +63,8 @@ class DraftModel:
     def revise(self, kept: int, tokens: Sequence[int]) -> None:
         """Keep the first `kept` committed tokens, and append others in place of the rest.
 
-        For a model whose tokens are not the target's: the same text may come to be written
-        otherwise when it goes on.
+        For a model whose tokens are not the target's: the tokens of a text may change when the text
+        continues.
         """
         del self.committed[kept:]
         if kept <= self.origin:
@@ -73,7 +73,7 @@ class DraftModel:
             self.observe(tokens)
 
     def reach(self, budget: Budget) -> int:
-        """How many tokens it can draft from here within a budget; called before each draft.
+        """The number of tokens that it can draft within a budget; called before each draft.
 
         Chooses the context by `Budget.max_catch_up`. The last draft token is not fed, so a draft
         may reach one token past the room.
@@ -92,21 +92,21 @@ class DraftModel:
         return max(length, 0)
 
     def start(self) -> Steps[Tensor]:
-        """The logits `[V]` behind the committed tokens; what was fed behind them is dropped."""
+        """The logits `[V]` after the committed tokens; everything fed after them is dropped."""
         return (yield from self.score(()))[-1]
 
     def score(self, path: Sequence[int], tree: Draft = _NOTHING) -> Steps[Tensor]:
-        """The logits `[1 + n, V]` behind the end of a path and every node of a tree below it.
+        """The logits `[1 + n, V]` after the end of a path and after every node of a tree below it.
 
-        The path, which goes on from the committed tokens, stays in the cache, the tree does not.
-        What of the path is there already is not fed again, but for its last token.
+        The path, which continues the committed tokens, stays in the cache; the tree does not. The
+        part of the path that is cached already is not fed again, except for its last token.
         """
         text = [*self.committed[self.origin :], *path]
         self._keep(text, min(len(text) - len(path), len(self.cached)))
         return (yield from self._feed(text[len(self.cached) :], tree))
 
     def feed(self, token: int) -> Steps[Tensor]:
-        """Append a token to the cache; the logits `[V]` behind it, as the target's."""
+        """Append a token to the cache; returns the logits `[V]` after it."""
         return (yield from self._feed([token]))[-1]
 
     def _feed(self, tokens: Sequence[int], tree: Draft = _NOTHING) -> Steps[Tensor]:
@@ -122,7 +122,7 @@ class DraftModel:
         return fit(scores.logits, self._vocab_size)
 
     def known(self, tokens: Sequence[int]) -> list[int]:
-        """Ids that only the target has are padding of its vocabulary; any id stands for them."""
+        """Replace ids that only the target has, the padding of its vocabulary, by any known id."""
         vocab = self.model.info.vocab_size
         return [token if token < vocab else 0 for token in tokens]
 
@@ -131,7 +131,7 @@ class DraftModel:
         self.model.close(self.slot)
 
     def _choose_context(self, max_catch_up: int | None) -> None:
-        """Start afresh from the last tokens where too many are missing, or from the first one."""
+        """Restart from the last tokens if too many are missing, or from the first token."""
         if max_catch_up is None:
             if self.origin:
                 self._start_at(0)
@@ -145,7 +145,7 @@ class DraftModel:
 
     def _keep(self, text: Sequence[int], right: int) -> None:
         """Cut the cache to a prefix of a text; the first `right` tokens agree."""
-        # The last token is always fed again: its logits start what follows.
+        # The last token is always fed again: its logits start the draft.
         most = min(len(self.cached), len(text) - 1)
         right = min(right, most)
         while right < most and self.cached[right] == text[right]:
@@ -166,7 +166,7 @@ def fit(logits: Tensor, vocab_size: int) -> Tensor:
 
 
 class Stop(NamedTuple):
-    """When to end a draft early: the bounds of a `Budget`, and a drafter's own."""
+    """When to end a draft early: the bounds of a `Budget` and those of a drafter."""
 
     min_confidence: float
     min_path_confidence: float
@@ -174,7 +174,7 @@ class Stop(NamedTuple):
     entropy_factor: float = 0.2
 
     def before(self, belief: Tensor) -> bool:
-        """Whether to stop before a token is drawn from what the draft model believes."""
+        """Whether to stop before a token is drawn from the draft model's distribution."""
         if not self.entropy_bound:
             return False
         return acceptance_bound(belief, self.entropy_factor) < self.entropy_bound
@@ -196,16 +196,16 @@ def draw_chain(
     noise: Noise,
     stop: Stop,
 ) -> Steps[Draft]:
-    """Draw a chain, token by token, each from the law that is submitted with it.
+    """Draw a chain, token by token, each from the distribution that is submitted with it.
 
-    Whether a token is submitted depends on those before it alone (rule 2 of `protocols`): `stop`
-    ends the chain before a draw, or behind a token that is kept. At temperature 0 the draft is a
-    point mass, and the beliefs that `stop` looks at are the softmax of the logits.
+    Whether a token is submitted depends only on those before it (rule 2 of `protocols`): `stop`
+    ends the chain before a draw, or after a token that is kept. At temperature 0 the draft is a
+    point mass, and `stop` uses the softmax of the logits.
 
     Args:
-        start: the logits `[V]` behind the committed tokens.
-        feed: the logits `[V]` behind one more token; not asked behind the last.
-        position: of the first token of the draft, absolute.
+        start: the logits `[V]` after the committed tokens.
+        feed: the logits `[V]` after one more token; not called for the last one.
+        position: the absolute position of the first token of the draft.
         length: the most tokens, at least 1.
         warp, noise: see `protocols.DraftSession.propose`.
         stop: when to end early.
@@ -218,7 +218,7 @@ def draw_chain(
         try:
             q = warp.law(logits, tokens)
         except NoTokenLeft:
-            break  # the draft model has no mass on what the options leave
+            break  # the draft model has no mass on the tokens that the options allow
         belief = logits.softmax(dim=-1) if warp.is_greedy else q
         if stop.before(belief):
             break
@@ -237,11 +237,11 @@ def draw_chain(
 
 
 def own_params(given: Any) -> SamplingParams | None:
-    """The sampling options of a draft: settings from a command line or from JSON are mappings.
+    """The sampling options of a draft; from a command line or from JSON they are mappings.
 
     Raises:
         InvalidInput: options that a draft cannot have.
-        UnknownName: an option that there is not.
+        UnknownName: there is no such option.
 
     Example:
         >>> own_params({"temperature": 0.5}).temperature
@@ -274,7 +274,7 @@ def own_params(given: Any) -> SamplingParams | None:
 
 
 def check_params(params: SamplingParams | None, target: TargetInfo, drafter: str) -> None:
-    """Refuse sampling options of a draft that name tokens which the target does not have."""
+    """Refuse sampling options of a draft that name tokens outside the target's vocabulary."""
     own = params or SamplingParams()
     named = {*own.logit_bias, *own.banned_token_ids, *(own.allowed_token_ids or ())}
     if outside := [token for token in named if not 0 <= token < target.vocab_size]:

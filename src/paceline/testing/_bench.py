@@ -51,7 +51,7 @@ class DrafterRule(StrEnum):
     VOCABULARY = "vocabulary"
     """Token ids are plain integers in the target's vocabulary."""
     LAW = "law"
-    """Each law is a distribution over the target's vocabulary that gives its token mass."""
+    """Each law (distribution of a drawn token) covers the vocabulary and gives its token mass."""
     HONESTY = "honesty"
     """Each law is the one that actually drew its token, and whether the token is submitted does not
     depend on the token (rules 1 and 2 of `protocols`)."""
@@ -141,7 +141,7 @@ def fail(drafter: Drafter, rule: DrafterRule, detail: str) -> NoReturn:
 
 
 @contextmanager
-def session_behind(bench: Bench, history: History) -> Iterator[DraftSession]:
+def session_after(bench: Bench, history: History) -> Iterator[DraftSession]:
     """A session that has observed `history`; always closed at the end."""
     try:
         session = _open(bench)
@@ -218,7 +218,7 @@ def round_of(bench: Bench, before: History, tokens: tuple[int, ...]) -> Committe
     return Committed(tokens, draft, tuple(range(len(draft))), logits, states)
 
 
-def warp_behind(
+def warp_after(
     bench: Bench, history: History, params: SamplingParams | None = None
 ) -> SamplingWarp:
     warp = SamplingWarp(params or bench.params, history[0])
@@ -240,8 +240,8 @@ def propose(
         params: the sampling options; None takes those of the bench.
     """
     params = bench.params if params is None else params
-    with session_behind(bench, history) as session:
-        draft = drive(session.propose(Budget(budget), warp_behind(bench, history, params), noise))
+    with session_after(bench, history) as session:
+        draft = drive(session.propose(Budget(budget), warp_after(bench, history, params), noise))
     _check_draft(bench, draft, budget)
     _check_declared(bench.drafter, draft, params)
     return draft

@@ -26,7 +26,7 @@ _LAW_TOLERANCE = 1e-6
 
 
 def check_laws(bench: Bench, num_draft_tokens: int) -> None:
-    """Run every outcome of the drafter's noise; compare token frequencies with their laws."""
+    """Run every outcome of the drafter's noise; compare token frequencies with distributions."""
     for history in bench.histories():
         _compare_laws(bench, history, _all_drafts(bench, history, num_draft_tokens))
 
@@ -71,14 +71,14 @@ def _compare_laws(bench: Bench, history: History, drafts: list[tuple[Draft, floa
                 bench.drafter,
                 DrafterRule.HONESTY,
                 f"after {history} and the draft {group[0]}, token {worst} makes up "
-                f"{float(found[worst]):.6f} of the tokens submitted next; its law says "
+                f"{float(found[worst]):.6f} of the tokens submitted next; its distribution says "
                 f"{float(laws[group][worst]):.6f}"
                 + ("" if always else ". Is a token dropped because of what it is?"),
             )
 
 
 def _expected_law(draft: Draft, node: int) -> Tensor | None:
-    """The law of `node` given the nodes before it; None if it was chosen deterministically."""
+    """The distribution of `node` given the nodes before; None if it was not drawn."""
     law = draft.law(node)
     if law is None or draft.scheme is Scheme.CHOSEN:
         return None

@@ -136,7 +136,7 @@ class Check:
                 self.fail(TargetRule.SCORES, "logits that are not numbers")
         return [scores.logits for scores in all_scores]
 
-    def behind(self, text: tuple[int, ...]) -> Tensor:
+    def row_after(self, text: tuple[int, ...]) -> Tensor:
         """The reference: the row `[V]` after the last token, decoded one token per pass."""
         if text not in self._rows:
             with self.slot(TargetRule.LENGTH, len(text) + 1) as slot:
@@ -160,7 +160,7 @@ class Check:
         """Compare the rows recorded so far."""
         noted, self._noted = self._noted, []
         for rule, row, text, where in noted:
-            if apart := self.apart(row, self.behind(text)):
+            if apart := self.apart(row, self.row_after(text)):
                 self.fail(rule, f"{where} after the tokens {list(text)}, {apart}")
 
     def expect_rows(

@@ -1,7 +1,7 @@
 """The contract of every drafter, checked in one call.
 
 The central check is exact: the drafter is run for every outcome of its noise, so the probability of
-each draft is known. A law that did not draw its token, or a token that is dropped because of its
+each draft is known. A distribution that did not draw its token, or a token dropped because of its
 value, shows as a definite difference, not as a statistical suspicion.
 """
 
@@ -33,9 +33,9 @@ from paceline.testing._bench import (
     large_target,
     propose,
     round_of,
-    session_behind,
+    session_after,
     small_target,
-    warp_behind,
+    warp_after,
 )
 from paceline.testing._laws import check_coupled, check_exact, check_greedy, check_laws
 from paceline.testing._shared_state import shared_state
@@ -121,14 +121,14 @@ def _check_identity(bench: Bench) -> None:
 
 def _check_lifecycle(bench: Bench) -> None:
     """Close right after opening, after observing, after a failure; skip proposals in rounds."""
-    with session_behind(bench, ()):
+    with session_after(bench, ()):
         pass
     for history in bench.histories():
-        with session_behind(bench, history):
+        with session_after(bench, history):
             pass
     text = bench.texts()[-1]
-    with session_behind(bench, (text,)) as session, suppress(Broken):
-        drive(session.propose(Budget(2), warp_behind(bench, (text,)), BrokenNoise()))
+    with session_after(bench, (text,)) as session, suppress(Broken):
+        drive(session.propose(Budget(2), warp_after(bench, (text,)), BrokenNoise()))
 
 
 def _check_drafts(bench: Bench) -> None:
@@ -150,9 +150,9 @@ def _check_isolation(bench: Bench) -> None:
     """A sequence drafts the same next to another one as alone."""
     one, two = (bench.texts()[-1],), (bench.texts()[-1][::-1],)
     alone = key_of(propose(bench, one, MAX_BUDGET, SeededNoise(0)))
-    with session_behind(bench, one) as first, session_behind(bench, two) as second:
-        drive(second.propose(Budget(MAX_BUDGET), warp_behind(bench, two), SeededNoise(1)))
-        beside = drive(first.propose(Budget(MAX_BUDGET), warp_behind(bench, one), SeededNoise(0)))
+    with session_after(bench, one) as first, session_after(bench, two) as second:
+        drive(second.propose(Budget(MAX_BUDGET), warp_after(bench, two), SeededNoise(1)))
+        beside = drive(first.propose(Budget(MAX_BUDGET), warp_after(bench, one), SeededNoise(0)))
     after = propose(bench, one, MAX_BUDGET, SeededNoise(0))
     for when, draft in (("beside", beside), ("after", after)):
         if key_of(draft) != alone:
@@ -173,8 +173,8 @@ def _check_shared_state(bench: Bench) -> None:
     one, two = (bench.texts()[-1],), (bench.texts()[-1][::-1],)
     states = []
     for text in (one, two):
-        with session_behind(bench, text) as session:
-            drive(session.propose(Budget(MAX_BUDGET), warp_behind(bench, text), SeededNoise(0)))
+        with session_after(bench, text) as session:
+            drive(session.propose(Budget(MAX_BUDGET), warp_after(bench, text), SeededNoise(0)))
         states.append(shared_state(bench.drafter, session))
     before, after = states
     changed = [name for name in after if name not in before or after[name] != before[name]]
@@ -192,13 +192,13 @@ def _check_text_alone(bench: Bench) -> None:
     text = bench.texts()[-1]
     expected = key_of(propose(bench, (text,), MAX_BUDGET, SeededNoise(0)))
     for cut in range(1, len(text)):
-        with session_behind(bench, (text[:cut],)) as session:
+        with session_after(bench, (text[:cut],)) as session:
             for end in range(cut + 1, len(text) + 1):
-                warp = warp_behind(bench, (text[: end - 1],))
+                warp = warp_after(bench, (text[: end - 1],))
                 drive(session.propose(Budget(MAX_BUDGET), warp, SeededNoise(end)))
                 hidden = round_of(bench, (text[: end - 1],), text[end - 1 : end]).hidden
                 session.observe(Committed(text[end - 1 : end], hidden=hidden))
-            warp = warp_behind(bench, (text,))
+            warp = warp_after(bench, (text,))
             draft = drive(session.propose(Budget(MAX_BUDGET), warp, SeededNoise(0)))
         if not _alike(draft, expected):
             fail(

@@ -64,7 +64,7 @@ class EnumeratingNoise:
         return self._decide(tokens, law[tokens].to(torch.float64).tolist())
 
     def race(self, law: Tensor, position: int) -> int:
-        """See `Noise.race`. Races at one position share their noise; here only with one law."""
+        """See `Noise.race`. Races at one position share noise; here only with one distribution."""
         if position in self._races:
             before, token = self._races[position]
             if not torch.equal(before, law):

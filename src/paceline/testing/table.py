@@ -92,8 +92,8 @@ class TableTarget:
             slot.scored = new, draft
             before = (*slot.tokens, *new)
             paths = [(), *(draft.path(node) for node in range(len(draft)))]
-            behind = [tuple(draft.tokens[i] for i in path) for path in paths]
-            after = [(*before, *tokens) for tokens in [*behind, *_auxiliary(draft)]]
+            drafted = [tuple(draft.tokens[i] for i in path) for path in paths]
+            after = [(*before, *tokens) for tokens in [*drafted, *_auxiliary(draft)]]
             hidden = None
             if asked is not None:
                 first = len(slot.tokens) + 1
