@@ -173,3 +173,29 @@ def eagle1(
         return y, y
 
     return Equations(lambda states, final: final, rows, embed, head)
+
+
+def mtp(
+    weights: Weights,
+    head: Callable[[Tensor], Tensor],
+    embed: Callable[[Tensor], Tensor],
+    *,
+    features_first: bool = False,
+    feeds_normed: bool = True,
+    zero_first: bool = False,
+    shape: Shape = PLAIN,
+) -> Equations:
+    """2412.19437, equations 21 to 23: h' = T(M [norm e; norm h])."""
+
+    def rows(embedded: Tensor, f: Tensor) -> tuple[Tensor, Tensor]:
+        if zero_first:
+            embedded = torch.cat([torch.zeros_like(embedded[:1]), embedded[1:]])
+        e = rms_norm(embedded, weights["embedding_norm.weight"])
+        h = rms_norm(f, weights["feature_norm.weight"])
+        x = torch.cat([h, e] if features_first else [e, h], dim=-1) @ weights["fc.weight"].T
+        inputs = rms_norm(x, weights["layers.0.input_layernorm.weight"])
+        y = layer("layers.0", weights, inputs, x, shape)
+        last = rms_norm(y, weights["norm.weight"])
+        return last, last if feeds_normed else y
+
+    return Equations(lambda states, final: final, rows, embed, head)

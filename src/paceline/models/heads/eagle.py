@@ -25,7 +25,7 @@ from paceline.models.heads.eagle3 import Eagle3Settings, build_eagle3
 from paceline.models.heads.files import HeadFiles
 from paceline.models.heads.format import HeadFormat, HeadOptions
 from paceline.models.heads.speculators import layer_numbers
-from paceline.models.heads.weights import HeadWeights, layer_config
+from paceline.models.heads.weights import HeadWeights, layer_config, same
 from paceline.targets.heads.inputs import FinalState, Projected
 from paceline.targets.heads.network import FeatureNetwork
 from paceline.targets.heads.state import FeatureHead
@@ -43,15 +43,13 @@ def _recognises_3(files: HeadFiles) -> bool:
 
 def _read_3(files: HeadFiles, options: HeadOptions) -> FeatureHead:
     settings = eagle3_settings(files, options.dialect)
-    # vLLM's own files have the names that the layer has in other formats.
-    names = {
-        key.replace("midlayer.", "layers.0.", 1): key
-        for key in files.keys
-        if key.startswith("midlayer.")
-    }
-    return build_eagle3(
-        settings, HeadWeights(files, names, settings.layer_config, options), options
-    )
+    weights = HeadWeights(files, _layer_of_eagle, settings.layer_config, options)
+    return build_eagle3(settings, weights, options)
+
+
+def _layer_of_eagle(name: str) -> str:
+    """EAGLE's name for the layer in that of other formats, which vLLM's own files have."""
+    return name.replace("midlayer.", "layers.0.", 1) if name.startswith("midlayer.") else name
 
 
 def eagle3_settings(files: HeadFiles, dialect: str | None) -> Eagle3Settings:
@@ -102,7 +100,7 @@ def _recognises_1(files: HeadFiles) -> bool:
 def _read_1(files: HeadFiles, options: HeadOptions) -> FeatureHead:
     name = str(files.path)
     config = layer_config({"model_type": "llama", **files.config}, name)
-    weights = HeadWeights(files, {}, config, options)
+    weights = HeadWeights(files, same, config, options)
     hidden, num_layers = weights.shape.hidden_size, weights.shape.num_layers
     weights.check_target(hidden)
     # Some files hold a norm that no implementation applies.

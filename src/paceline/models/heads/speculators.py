@@ -19,7 +19,8 @@ from paceline.errors import InvalidInput, ModelError, UnsupportedModel
 from paceline.models.heads.eagle3 import Eagle3Settings, build_eagle3, checked, names_of
 from paceline.models.heads.files import HeadFiles
 from paceline.models.heads.format import HeadFormat, HeadOptions
-from paceline.models.heads.weights import HeadWeights, layer_config
+from paceline.models.heads.mtp import SPECULATORS, build_mtp
+from paceline.models.heads.weights import HeadWeights, layer_config, same
 from paceline.targets.heads.state import FeatureHead
 
 VERSION = "0.9.0"
@@ -47,12 +48,18 @@ def _read(files: HeadFiles, options: HeadOptions) -> FeatureHead:
 
 def _read_eagle3(files: HeadFiles, options: HeadOptions) -> FeatureHead:
     settings = eagle3_settings(files, options.dialect)
-    return build_eagle3(settings, HeadWeights(files, {}, settings.layer_config, options), options)
+    return build_eagle3(settings, HeadWeights(files, same, settings.layer_config, options), options)
+
+
+def _read_mtp(files: HeadFiles, options: HeadOptions) -> FeatureHead:
+    config = layer_config(files.config.get("transformer_layer_config"), str(files.path))
+    return build_mtp(files, SPECULATORS, config, options)
 
 
 READERS: Mapping[str, Callable[[HeadFiles, HeadOptions], FeatureHead]] = {
     "eagle3": _read_eagle3,
     "peagle": _read_eagle3,
+    "mtp": _read_mtp,
 }
 
 FORMAT = HeadFormat("speculators", _recognises, _read)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any
 
@@ -21,6 +21,13 @@ from paceline.targets.dense.layer import Layer, LayerMath
 from paceline.targets.dense.loading import prepare_kernels
 from paceline.targets.dense.weights import WeightReader, packed
 from paceline.targets.heads.network import Vocabulary
+
+Rename = Callable[[str], str | None]
+
+
+def same(name: str) -> str:
+    """For files that have the names under which the builder knows the tensors."""
+    return name
 
 
 def layer_config(given: Any, name: str) -> Any:
@@ -58,18 +65,17 @@ class HeadWeights:
 
     Args:
         files: the head on disk.
-        names: from these names to those of the files; those without an entry are the same.
+        rename: from the name of a tensor of the files to that under which the builder knows it;
+            None for tensors that are not the head's.
         config: the configuration of its layers, of which the vocabulary is the target's.
         options: how it is loaded.
     """
 
-    def __init__(
-        self, files: HeadFiles, names: Mapping[str, str], config: Any, options: HeadOptions
-    ) -> None:
+    def __init__(self, files: HeadFiles, rename: Rename, config: Any, options: HeadOptions) -> None:
         self.shape = Architecture.of(config)
-        self.dtype = options.dtype_for(files.take(names.get("fc.weight", "fc.weight")))
         self._files, self._options, self._config = files, options, config
-        self._weights = _Named(files, names, options.device)
+        self._weights = _Named(files, rename, options.device)
+        self.dtype = options.dtype_for(self._weights["fc.weight"])
         self._reader = WeightReader(
             self._weights,
             self.shape,
@@ -160,20 +166,22 @@ class HeadWeights:
 class _Named(Mapping[str, Tensor]):
     """The tensors of files by other names, on a device; each is taken when it is asked for."""
 
-    def __init__(
-        self, files: HeadFiles, names: Mapping[str, str], device: torch.device | str
-    ) -> None:
+    def __init__(self, files: HeadFiles, rename: Rename, device: torch.device | str) -> None:
         self._files, self._device = files, device
-        renamed = {key: name for name, key in names.items()}
-        self._names = {renamed.get(key, key): key for key in files.keys}
+        renamed = {key: rename(key) for key in files.keys}
+        self._names = {name: key for key, name in renamed.items() if name is not None}
+        files.leave(*(key for key, name in renamed.items() if name is None))
 
-    def take(self, name: str, shape: tuple[int | None, ...]) -> Tensor:
+    def take(self, name: str, shape: tuple[int | None, ...] | None = None) -> Tensor:
         """See `HeadFiles.take`."""
-        found = self._files.take(self._names[name], shape, why="its configuration")
-        return found.to(self._device)
+        key = self._names.get(name, name)
+        return self._files.take(key, shape, why="its configuration").to(self._device)
 
     def __getitem__(self, name: str) -> Tensor:
-        return self._files.take(self._names[name]).to(self._device)
+        return self.take(name)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._names
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._names)
