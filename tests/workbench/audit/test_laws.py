@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import pytest
@@ -10,17 +11,21 @@ import torch
 from paceline.controllers.fixed import FixedController
 from paceline.core.drafts import Budget, Draft, Outcome
 from paceline.core.passes import drive
+from paceline.core.protocols import Noise, Warp
 from paceline.core.sampling import SamplingParams
 from paceline.core.target import Committed, Opening
 from paceline.core.view import TargetView
 from paceline.drafters.model import ModelDrafter
 from paceline.drafters.ngram import NgramDrafter
 from paceline.drafters.none import NoDrafter
+from paceline.drafting.heads.drafter import HeadDrafter, HeadSession
 from paceline.errors import InvalidInput
 from paceline.generate import plugins
+from paceline.testing.heads import TableHead
 from paceline.testing.table import TableTarget
 from paceline.verifiers.coupling import CouplingVerifier
 from paceline.verifiers.token import TokenVerifier
+from paceline.verifiers.tree import TreeVerifier
 from paceline.workbench.audit.laws import check_law
 from paceline.workbench.audit.scripts import Parts, Script, ScriptedTimes, in_front_of, scripts
 from paceline.workbench.audit.verdicts import Verdict
@@ -45,6 +50,49 @@ def test_right_rules_pass(name: str) -> None:
     assert all(row["total_variation"] < 1e-12 for row in finding.evidence)
     assert sum(row["accepted"] for row in finding.evidence) > 0
     assert sum(row["rejected"] for row in finding.evidence) > 0
+
+
+HEAD = TableHead(HALF, "lying")
+
+
+@dataclass(frozen=True, slots=True)
+class LyingDrafter(HeadDrafter):
+    """Draws from one law and names another: the head's, without the sampling options."""
+
+    name: ClassVar[str] = "lying"
+
+    honest: bool = False
+
+    def open(self, target: TargetView, capacity: int) -> Any:
+        session = HeadSession(self, target, capacity)
+        return session if self.honest else Liar(session)
+
+
+class Liar:
+    def __init__(self, session: HeadSession) -> None:
+        self._session = session
+        self.observe, self.close = session.observe, session.close
+
+    def propose(self, budget: Budget, warp: Warp, noise: Noise) -> Draft:
+        draft = self._session.propose(budget, warp, noise)
+        named = None if draft.probs is None else tuple(_flat(law) for law in draft.probs)
+        return replace(draft, probs=named)
+
+
+def _flat(law: torch.Tensor | None) -> torch.Tensor | None:
+    """Half-way to the uniform law."""
+    return None if law is None else 0.5 * law + 0.5 / len(law)
+
+
+@pytest.mark.parametrize("settings", [{"shape": "chain"}, {"max_nodes": 3, "top_k": 2}], ids=str)
+@pytest.mark.parametrize("honest", [True, False])
+def test_a_head_whose_q_is_not_what_drew_is_found(honest: bool, settings: dict[str, Any]) -> None:
+    """Its own weights are replaced by scripted ones, as a draft model's are."""
+    drafter = LyingDrafter(HEAD, honest=honest, **settings)
+    rule = TokenVerifier() if drafter.is_chain else TreeVerifier()
+    finding = check_law(Parts(drafter, rule, FixedController(2)), WARM, max_runs=400)
+    assert finding.verdict is (Verdict.PASS if honest else Verdict.FAULT), finding.summary
+    assert sum(row["accepted"] for row in finding.evidence) > 0
 
 
 def test_a_worked_fault_has_its_known_distance() -> None:

@@ -10,9 +10,10 @@ import torch
 from torch import Tensor
 
 from paceline.core.drafts import Budget, Outcome
-from paceline.core.protocols import Controller, ControllerSession, Drafter, Target, Verifier
+from paceline.core.protocols import Controller, ControllerSession, Drafter, Verifier
 from paceline.core.sampling import SamplingParams
 from paceline.core.target import Opening
+from paceline.testing.heads import TableHead, last_token
 from paceline.testing.table import TableTarget
 
 DRAFT_SECONDS, PASS_SECONDS, ROW_SECONDS = 0.1, 1.0, 0.01
@@ -49,19 +50,19 @@ def scripts() -> tuple[Script, ...]:
     return (
         Script(
             "two tokens",
-            TableTarget(_rows([[1 / 3, 2 / 3], [0.8, 0.2]])),
+            _target([[1 / 3, 2 / 3], [0.8, 0.2]]),
             TableTarget(_rows([[2 / 3, 1 / 3], [0.5, 0.5]])),
             ((0, 1, 0), (1,)),
         ),
         Script(
             "three tokens",
-            TableTarget(_rows([[0.3, 0.4, 0.3], [0.1, 0.6, 0.3], [0.7, 0.0, 0.3]])),
+            _target([[0.3, 0.4, 0.3], [0.1, 0.6, 0.3], [0.7, 0.0, 0.3]]),
             TableTarget(_rows([[0.6, 0.3, 0.1], [0.3, 0.4, 0.3], [0.2, 0.8, 0.0]])),
             ((1, 2, 0, 1, 2), (0, 1)),
         ),
         Script(
             "four tokens",
-            TableTarget(_rows([[0.5, 0.25, 0.125, 0.125]] * 4)),
+            _target([[0.5, 0.25, 0.125, 0.125]] * 4),
             TableTarget(_rows([[0.1, 0.2, 0.3, 0.4]] * 4)),
             ((2, 3, 2, 3),),
         ),
@@ -129,10 +130,12 @@ class ScriptedTimesSession:
         )
 
 
-def _scripted(value: Any, draft: Target) -> Any:
+def _scripted(value: Any, draft: TableTarget) -> Any:
     """A drafter with every model in it replaced by the scripted one."""
     if all(hasattr(value, name) for name in ("info", "open", "score", "commit")):
         return draft
+    if all(hasattr(value, name) for name in ("drafter", "token_ids", "max_levels", "open")):
+        return TableHead(draft, value.drafter, value.max_levels)
     if isinstance(value, Sequence) and not isinstance(value, str | bytes):
         found = [_scripted(item, draft) for item in value]
         return value if all(a is b for a, b in zip(found, value, strict=True)) else tuple(found)
@@ -149,6 +152,11 @@ def _scripted(value: Any, draft: Target) -> Any:
         if after is not before:
             changes[item.name] = after
     return replace(value, **changes) if changes else value
+
+
+def _target(rows: Sequence[Sequence[float]]) -> TableTarget:
+    """A target by its laws, with the states that a scripted head reads."""
+    return TableTarget(_rows(rows), states=last_token)
 
 
 def _rows(rows: Sequence[Sequence[float]]) -> Tensor:
