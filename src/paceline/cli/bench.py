@@ -133,6 +133,8 @@ def bench(
             "repeats": repeats,
             "chat_template": chat,
             "dtype": str(getattr(target.decoder, "dtype", dtype)).removeprefix("torch."),
+            "device": str(target.decoder.device),
+            "adapter": adapter,
             "storage": storage,
             "invariant": invariant,
         },
