@@ -20,7 +20,7 @@ from paceline.workbench.plan.acceptance import MeasuredAcceptance, read_acceptan
 from paceline.workbench.plan.costs import Costs, MethodCosts
 from paceline.workbench.plan.decide import Decision, Method, counts_of_rates, decide, sentences
 from paceline.workbench.plan.export import ENGINES, Choice, export, notes
-from paceline.workbench.plan.memory import ModelMemory, memory_beside, memory_sentence
+from paceline.workbench.plan.memory import ModelMemory, extra_memory, memory_sentence
 from paceline.workbench.plan.memory import to_json as memory_json
 from paceline.workbench.report.console import show_table
 from paceline.workbench.report.environment import environment
@@ -241,7 +241,7 @@ def _memory(costs: Costs, decision: Decision) -> tuple[SpeculationMemory, int] |
     found = costs.memory.get(best.method)
     draft = None if found is None else ModelMemory(**found)
     longest = best.fixed_length or LONGEST
-    beside = memory_beside(target, draft, num_draft_tokens=longest, context=1000)
+    beside = extra_memory(target, draft, num_draft_tokens=longest, context=1000)
     return beside, 0 if draft is None else draft.cache_per_token
 
 

@@ -20,7 +20,7 @@ def clearly_faster(
 ) -> bool:
     """Whether `candidate` takes less than `CLEARLY` of the time of `other`.
 
-    The two are run in turns, after one run of each to warm up, so that noise affects both; the
+    The two run alternately, after one run of each to warm up, so that noise affects both; the
     shortest times are compared. The margin keeps noise from deciding between equals.
     """
     times = [(_seconds(candidate), _seconds(other)) for _ in range(rounds + 1)][1:]

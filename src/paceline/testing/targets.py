@@ -145,7 +145,7 @@ def _check_drafts(check: Check, text: tuple[int, ...]) -> None:
 
 
 def _check_auxiliary(check: Check, text: tuple[int, ...]) -> None:
-    """Two rows that follow one another, next to a tree; neither sees the other."""
+    """Two consecutive rows next to a tree; the rows and the tree do not see each other."""
     tree, (one, two) = check.tree(), check.chain(2, salt=4).tokens
     visible = torch.zeros(2, 1 + len(tree) + 2, dtype=torch.bool)
     visible[:, 0] = visible[:, -2] = visible[1, -1] = True

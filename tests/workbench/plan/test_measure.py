@@ -21,7 +21,7 @@ from paceline.targets.dense.loading import from_weights
 from paceline.testing.table import TableTarget
 from paceline.verifiers.token import TokenVerifier
 from paceline.workbench.plan.measure import measure_memory, measure_method, measure_passes
-from paceline.workbench.plan.memory import memory_beside
+from paceline.workbench.plan.memory import extra_memory
 from tests.tiny_models import build, tokens_of
 
 
@@ -113,7 +113,7 @@ def test_memory_is_that_of_the_tensors() -> None:
     per_token = 2 * config.num_hidden_layers * config.num_key_value_heads * head_dim * 4
     assert (found.cache_per_token, found.vocab_size) == (per_token, config.vocab_size)
     assert found.weights == CachedTarget(decoder).decoder.num_bytes
-    beside = memory_beside(found, found, num_draft_tokens=4, batch=2, context=100)
+    beside = extra_memory(found, found, num_draft_tokens=4, batch=2, context=100)
     assert beside.weights == found.weights
     assert beside.cache == 200 * per_token
     # p at five rows and q at four, for two sequences, in float32.

@@ -80,7 +80,7 @@ class Taps:
                 self._hooks.popitem()[1].remove()
 
     def _hook(self, asked: Hidden) -> None:
-        """Add the hooks that are missing; a model whose states nobody asks for has none."""
+        """Add the hooks that are missing; a model whose states are never requested has none."""
         last = len(self._layers)
         places = {*asked.layers, *([last + 1] if asked.final else [])}
         with self._lock:

@@ -28,7 +28,7 @@ def leaks(name: str, *, coupled: bool) -> UnsupportedModel:
             f"{name} cannot be decoded exactly: the logits of a token depend on the other tokens "
             "of its pass, later ones too (activations quantized together, as in 8 bits by "
             "bitsandbytes or by torch's dynamic quantization?), so a draft would change the tokens "
-            "beside it. Weights in 4 bits do not do that, nor does bitsandbytes in 8 bits with "
+            "next to it. Weights in 4 bits do not do that, nor does bitsandbytes in 8 bits with "
             "llm_int8_threshold=0"
         )
     return UnsupportedModel(

@@ -28,7 +28,7 @@ class ModelMemory:
             require_int(name, getattr(self, name), low=0)
 
 
-def memory_beside(
+def extra_memory(
     target: ModelMemory,
     draft: ModelMemory | None,
     *,
