@@ -82,11 +82,10 @@ class Shard:
                 f"{path} is not a shard of captured states, or is damaged ({error}); remove it and "
                 "resume: it is captured again"
             ) from error
-        self._layers = {
-            int(name.removeprefix("layer.")): states
-            for name, states in tensors.items()
-            if name.startswith("layer.")
-        }
+        numbers = sorted(
+            int(name.removeprefix("layer.")) for name in tensors if name.startswith("layer.")
+        )
+        self._layers = {number: tensors[f"layer.{number}"] for number in numbers}
 
     def __len__(self) -> int:
         return len(self._prompts)
