@@ -72,6 +72,36 @@ def test_json(train: Callable[..., Any], tmp_path: Path) -> None:
     assert (tmp_path / "page.html").exists()
 
 
+def test_an_eagle_head_is_trained_and_decoded_with(
+    run: Callable[..., Any], circle: Path, prompts: Path, tmp_path: Path
+) -> None:
+    """From the command to the command: the answers are those of plain decoding."""
+    folder = tmp_path / "head"
+    result = run(
+        "train", "eagle", "-m", circle, "-o", folder, "--prompts", prompts,
+        "--tokens", 300, "--max-tokens", 20, "--batch", 4, "--epochs", 40, "--steps", 2,
+        "--draft-vocab", "all", "--batch-tokens", 120, "--learning-rate", 0.01, "--json",
+    )  # fmt: skip
+    assert result.exit_code == 0, result.output
+    told = json.loads(result.stdout)
+    assert told["settings"]["head"]["num_steps"] == 2
+    assert told["conditional_acceptance_rate_per_position"] == [1.0, 1.0]
+    assert {path.name for path in folder.iterdir()} == {
+        "model.safetensors", "config.json", "training", "report.html"
+    }  # fmt: skip
+    answers = [
+        json.loads(
+            run(
+                "generate", "-m", circle, "-p", "the stop", "--max-tokens", 24, "--json", *more
+            ).stdout
+        )
+        for more in (["-d", "none"], ["--draft-head", folder, "-k", 2])
+    ]
+    assert answers[0]["token_ids"] == answers[1]["token_ids"]
+    assert answers[1]["spec"]["drafter"] == "eagle"
+    assert answers[1]["spec"]["num_accepted_tokens"] >= 14
+
+
 def test_a_signal_stops_between_steps_and_resume_goes_on(
     train: Callable[..., Any],
     run: Callable[..., Any],
@@ -134,6 +164,15 @@ def test_what_cannot_be_trained(
     assert result.exit_code == 2
     assert message in result.stderr
     assert "Traceback" not in result.stderr
+
+
+def test_a_run_of_another_kind_is_not_resumed(
+    train: Callable[..., Any], run: Callable[..., Any], tmp_path: Path
+) -> None:
+    assert train(tmp_path / "head").exit_code == 0
+    result = run("train", "eagle", "-o", tmp_path / "head", "--resume")
+    assert result.exit_code == 2
+    assert "trains 'medusa'; resume it with `paceline train medusa`" in result.stderr
 
 
 def test_a_line_of_prompts_that_is_none(

@@ -16,7 +16,7 @@ from paceline.economics import stats
 from paceline.train.data import Vocabulary
 from paceline.train.eagle import DECAY, EagleObjective, hidden_of, taps_of
 from paceline.train.eagle_network import EagleNetwork, Shape, rotated
-from paceline.train.medusa import Loss
+from paceline.train.objective import Loss
 from paceline.train.store import Captured, Store
 
 VOCAB, WIDTH, STEPS = 13, 8, 3

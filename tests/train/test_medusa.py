@@ -11,7 +11,8 @@ import torch
 from paceline.economics import stats
 from paceline.economics.stats import AcceptanceCounts
 from paceline.train.data import Vocabulary
-from paceline.train.medusa import DECAY, Loss, MedusaHeads, MedusaObjective, batch_of
+from paceline.train.medusa import DECAY, MedusaHeads, MedusaObjective, batch_of
+from paceline.train.objective import Loss
 from paceline.train.store import Captured
 from tests.train import languages
 

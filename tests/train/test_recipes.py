@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,8 @@ import pytest
 import torch
 
 import paceline
+from paceline.core.hidden import Hidden
+from paceline.drafters.eagle import EagleDrafter
 from paceline.drafters.medusa import MedusaDrafter
 from paceline.economics.stats import AcceptanceCounts
 from paceline.errors import InvalidInput
@@ -16,9 +19,11 @@ from paceline.models.heads import load_head
 from paceline.train.answers import Answering
 from paceline.train.capture import capture
 from paceline.train.data import Vocabulary
+from paceline.train.eagle_recipe import EagleRecipe
 from paceline.train.medusa import HIDDEN, MedusaObjective
+from paceline.train.medusa_recipe import MedusaRecipe
 from paceline.train.prompts import Prompt
-from paceline.train.recipes import MedusaRecipe, Served
+from paceline.train.recipe import Served
 from paceline.train.target_rows import head_rows
 from tests import tiny_models
 
@@ -73,6 +78,48 @@ def test_the_rounds_of_replay_are_those_of_decoding(
     assert replayed.rounds == decoded.rounds
     assert replayed.accepted == decoded.accepted
     assert decoded.num_accepted_tokens > 0
+
+
+@pytest.mark.parametrize("own_rows", [False, True])
+@pytest.mark.parametrize("draft_vocab", [None, 40])
+def test_the_rounds_of_eagle_s_replay_are_those_of_decoding(
+    model: Any, tmp_path: Path, own_rows: bool, draft_vocab: int | None
+) -> None:
+    recipe = EagleRecipe(3, draft_vocab, own_rows)
+    ids = None if draft_vocab is None else torch.arange(draft_vocab)
+    words = Vocabulary(ids, draft_vocab or tiny_models.VOCAB, 1.0)
+    weights = recipe.gather(model, words)
+    weights["rows"].copy_(weights["rows"].bfloat16())
+    trained = recipe.objective(weights, words, TARGET, torch.float32)
+    random = torch.Generator().manual_seed(3)
+    with torch.no_grad():
+        for parameter in trained.module.parameters():
+            parameter.add_(0.2 * torch.randn(parameter.shape, generator=random))
+            parameter.copy_(parameter.bfloat16())
+    trained.save(tmp_path)
+    head = load_head(tmp_path, model.target.info, dtype=torch.float32)
+    drafter = EagleDrafter(head, shape="chain")
+    how = Answering({"temperature": 0.0}, max_tokens=30, batch=4, seed=0)
+    hidden = recipe.hidden(model.target.info)
+    texts = capture(
+        model.target, how.requests(model, PROMPTS, 0), hidden, batch=4, dtype=torch.float32
+    )
+    decoded = AcceptanceCounts()
+    for prompt in PROMPTS:
+        answer = model.generate(
+            prompt.tokens, drafter=drafter, num_draft_tokens=3, max_tokens=30, temperature=0.0
+        )
+        decoded += answer.metrics.counts
+    replayed = trained.replay(texts)
+    assert replayed.rounds == decoded.rounds
+    assert replayed.accepted == decoded.accepted
+    assert decoded.num_accepted_tokens > 0
+
+
+def test_eagle_needs_the_states_of_the_layers(model: Any) -> None:
+    info = replace(model.target.info, gives=frozenset({Hidden(final=True)}))
+    with pytest.raises(InvalidInput, match="does not give the hidden states of its layers"):
+        EagleRecipe().hidden(info)
 
 
 def test_shared_rows_of_a_whole_vocabulary_are_left_to_the_target(

@@ -21,9 +21,9 @@ from paceline.models.heads import load_head
 from paceline.train import answers, store
 from paceline.train import run as module
 from paceline.train.loop import Plan
+from paceline.train.medusa_recipe import MedusaRecipe
 from paceline.train.meter import Progressed
 from paceline.train.prompts import Prompt
-from paceline.train.recipes import MedusaRecipe
 from paceline.train.run import Trained, train
 from paceline.train.settings import RunFolder, Settings
 from tests import tiny_folders

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import inspect
 import io
 import os
 import sys
@@ -25,6 +24,7 @@ from paceline.cli import (
     generate,
     interrupts,
     models,
+    options,
     plan,
     recommend,
     replay,
@@ -106,12 +106,6 @@ def _exit_code(run: Callable[[], Any]) -> int:
     return code if isinstance(code, int) else 0
 
 
-def _paragraphs(command: Callable[..., None]) -> str:
-    """What a command says of itself, without the line ends of its source."""
-    text = inspect.cleandoc(command.__doc__ or "")
-    return "\n\n".join(" ".join(part.split()) for part in text.split("\n\n"))
-
-
 app = typer.Typer(
     name="paceline",
     cls=Commands,
@@ -132,9 +126,9 @@ for _command in (
     audit.audit,
     drafters.drafters,
 ):
-    app.command(help=_paragraphs(_command))(_command)
+    app.command(help=options.paragraphs(_command))(_command)
 app.add_typer(models.app, name="models")
-app.add_typer(train.app, name="train", help=_paragraphs(train.train))
+app.add_typer(train.app, name="train", help=options.paragraphs(train.train))
 app.add_typer(tune.app, name="tune")
 app.add_typer(datastore.app, name="datastore")
 

@@ -41,6 +41,12 @@ def _switch(*names: str, panel: str, about: str) -> Any:
     return _option(*names, panel=panel, about=about, metavar="")
 
 
+def paragraphs(command: Callable[..., None]) -> str:
+    """What a command says of itself, without the line ends of its source."""
+    text = inspect.cleandoc(command.__doc__ or "")
+    return "\n\n".join(" ".join(part.split()) for part in text.split("\n\n"))
+
+
 def model_names() -> list[str]:
     """Model names for shell completion."""
     return list(KNOWN)

@@ -23,8 +23,7 @@ from paceline.core.hidden import Hidden
 from paceline.economics.stats import AcceptanceCounts
 from paceline.train.data import Vocabulary
 from paceline.train.eagle_network import EagleNetwork, Seen
-from paceline.train.medusa import Loss
-from paceline.train.objective import cross_entropy, divergence, walk
+from paceline.train.objective import Loss, cross_entropy, divergence, walk
 from paceline.train.store import Captured
 
 DECAY = 0.8

@@ -58,7 +58,7 @@ class Plan:
     """
 
     epochs: int = 10
-    batch_tokens: int = 1024
+    batch_tokens: int = 512
     learning_rate: float = 1e-3
     clip: float = 1.0
     measured: int = 20

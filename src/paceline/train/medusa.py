@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -24,7 +24,7 @@ from torch.nn import functional
 from paceline.core.hidden import Hidden
 from paceline.economics.stats import AcceptanceCounts
 from paceline.train.data import Vocabulary
-from paceline.train.objective import cross_entropy, divergence, walk
+from paceline.train.objective import Loss, cross_entropy, divergence, walk
 from paceline.train.store import Captured
 
 HIDDEN = Hidden(final=True)
@@ -35,8 +35,6 @@ DECAY = 0.8
 
 ROWS_AT_ONCE = 1024
 """Rows of one product with the output head outside of training."""
-
-Loss = Literal["cross-entropy", "divergence"]
 
 
 class Block(nn.Module):

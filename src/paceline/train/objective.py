@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import Literal, Protocol
 
 from torch import Tensor, nn
 from torch.nn import functional
 
 from paceline.economics.stats import AcceptanceCounts
 from paceline.train.store import Captured
+
+Loss = Literal["cross-entropy", "divergence"]
 
 
 class Objective(Protocol):

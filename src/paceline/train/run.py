@@ -16,6 +16,8 @@ from torch import Tensor
 from paceline.economics import stats
 from paceline.errors import InvalidInput
 from paceline.generate.api import LanguageModel
+from paceline.models import resolve
+from paceline.models.cache import read_json
 from paceline.models.loading import native_dtype
 from paceline.train.answers import Answering, fill, own_sampler
 from paceline.train.data import Dataset, Vocabulary, vocabulary
@@ -23,7 +25,7 @@ from paceline.train.loop import Progress, Trainer
 from paceline.train.meter import Meter, Progressed, Tell
 from paceline.train.objective import Objective
 from paceline.train.prompts import Filter, GivenPrompts, OwnPrompts, Prompt
-from paceline.train.recipes import Served
+from paceline.train.recipe import Served
 from paceline.train.settings import SCHEMA, RunFolder, Settings
 from paceline.train.store import Store, bytes_per_token, require_space, write_whole
 from paceline.train.target_rows import hidden_size
@@ -236,6 +238,8 @@ class _Run:
             "ended": ended,
             "thrown_out": dict(passes.thrown_out),
             "model": model.name,
+            "max_length": info.max_length,
+            "architectures": architectures_of(settings.model),
         }
         metadata = {"format": "pt", "about": json.dumps(about)}
         write_whole(self.folder.weights, lambda path: save_file(weights, path, metadata=metadata))
@@ -258,7 +262,13 @@ class _Run:
         words = Vocabulary(ids, size, about["coverage"])
         settings, data = self.settings, Dataset(self.store)
         temperature = float(settings.sampling.get("temperature", 0.0))
-        target = Served(about["model"], about["vocab_size"], temperature)
+        target = Served(
+            about["model"],
+            about["vocab_size"],
+            temperature,
+            tuple(about["architectures"]),
+            about["max_length"],
+        )
         objective: Objective = settings.recipe.objective(weights, words, target, native_dtype())
         trainer = Trainer(objective, data, settings.plan, self.folder.state, self.clock)
         deadline = self.budget.after(TRAINING_SHARE)
@@ -289,6 +299,12 @@ class _Run:
             ended,
             bool(trainer.progress.points),
         )
+
+
+def architectures_of(model: str) -> list[str]:
+    """What the config.json of a model, which is on the disk, says of its architecture."""
+    folder = resolve(model, dtype=native_dtype()).folder
+    return list((read_json(folder / "config.json") or {}).get("architectures") or [])
 
 
 def note_of(progress: Progress) -> str:

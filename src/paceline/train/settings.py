@@ -15,7 +15,8 @@ from paceline.checks import require_int
 from paceline.core.sampling import SamplingParams
 from paceline.errors import InvalidInput
 from paceline.train.loop import Plan
-from paceline.train.recipes import RECIPES, Recipe
+from paceline.train.recipe import Recipe
+from paceline.train.recipes import RECIPES
 from paceline.train.store import write_whole
 
 SCHEMA = "paceline.train/1"

@@ -1,0 +1,108 @@
+"""Medusa heads: what they learn from, and their file."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from paceline.checks import require_int
+from paceline.core.hidden import Hidden
+from paceline.core.target import TargetInfo
+from paceline.generate.api import LanguageModel
+from paceline.models.heads.medusa import Weights, save_medusa
+from paceline.train.data import Vocabulary
+from paceline.train.medusa import HIDDEN, MedusaHeads, MedusaObjective
+from paceline.train.objective import Loss
+from paceline.train.recipe import Served, check_loss
+from paceline.train.target_rows import head_rows
+
+
+@dataclass(frozen=True, slots=True)
+class MedusaRecipe:
+    """Medusa-1; see `train.medusa`.
+
+    Args:
+        num_heads: the tokens that it drafts.
+        num_layers: residual blocks of a head.
+        draft_vocab: the most frequent tokens that it can propose; None is all.
+        own_rows: each head has output rows of its own, which are trained too. Otherwise all share
+            the target's.
+        loss: "cross-entropy" with the tokens of the answers, or "divergence" from the target's
+            distributions at their places.
+
+    Raises:
+        InvalidInput: a setting outside its range.
+    """
+
+    name: ClassVar[str] = "medusa"
+
+    num_heads: int = 4
+    num_layers: int = 1
+    draft_vocab: int | None = 8000
+    own_rows: bool = False
+    loss: Loss = "divergence"
+
+    def __post_init__(self) -> None:
+        require_int("num_heads", self.num_heads, low=1, high=16)
+        require_int("num_layers", self.num_layers, low=1, high=8)
+        if self.draft_vocab is not None:
+            require_int("draft_vocab", self.draft_vocab, low=16)
+        check_loss(self.loss)
+
+    def hidden(self, info: TargetInfo) -> Hidden:
+        """See `Recipe.hidden`."""
+        return HIDDEN
+
+    def gather(self, model: LanguageModel, vocabulary: Vocabulary) -> dict[str, Tensor]:
+        """See `Recipe.gather`."""
+        return {"rows": head_rows(model, vocabulary.ids)}
+
+    def objective(
+        self,
+        weights: Mapping[str, Tensor],
+        vocabulary: Vocabulary,
+        target: Served,
+        precision: torch.dtype,
+    ) -> MedusaObjective:
+        """See `Recipe.objective`."""
+        rows = weights["rows"]
+        module = MedusaHeads(
+            rows.to(precision), self.num_heads, self.num_layers, shared=not self.own_rows
+        )
+
+        def write(objective: MedusaObjective, folder: Path) -> None:
+            kept = medusa_weights(objective.module, vocabulary, rows)
+            save_medusa(kept, folder, base_model=target.name, vocab_size=target.vocab_size)
+
+        return MedusaObjective(
+            module, vocabulary, self.loss, target.temperature or 1.0, precision, write
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """See `Recipe.to_json`."""
+        return asdict(self)
+
+
+def medusa_weights(module: MedusaHeads, vocabulary: Vocabulary, rows: Tensor) -> Weights:
+    """The heads as they are written, in bfloat16.
+
+    Shared rows are written only where they are a part of the target's: all of them it has itself.
+    """
+    blocks = [
+        [(_kept(block.linear.weight), _kept(block.linear.bias)) for block in head]
+        for head in module.layers
+    ]
+    if not module.shared:
+        outputs = [_kept(own) for own in module.own_rows]
+    else:
+        outputs = [] if vocabulary.ids is None else [_kept(rows)]
+    return Weights(blocks, outputs, vocabulary.ids)
+
+
+def _kept(weight: Tensor) -> Tensor:
+    return weight.detach().to(torch.bfloat16)

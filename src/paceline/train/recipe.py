@@ -1,0 +1,84 @@
+"""What is different from one kind of drafter to another: states, objective, file."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from paceline.core.hidden import Hidden
+from paceline.core.target import TargetInfo
+from paceline.errors import InvalidInput
+from paceline.generate.api import LanguageModel
+from paceline.train.data import Vocabulary
+from paceline.train.objective import Objective
+
+LOSSES = ("cross-entropy", "divergence")
+
+
+def check_loss(loss: Any) -> None:
+    """Refuse a loss that there is not.
+
+    Raises:
+        InvalidInput: names those that there are.
+    """
+    if loss not in LOSSES:
+        raise InvalidInput(f"loss must be one of {', '.join(LOSSES)}; it is {loss!r}")
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """The target, as far as a drafter's file and loss speak of it.
+
+    Args:
+        name: for the drafter's file.
+        vocab_size: V.
+        temperature: at which it will be served.
+        architectures: as its config.json names them.
+        max_length: its context; None where it has no limit.
+    """
+
+    name: str
+    vocab_size: int
+    temperature: float
+    architectures: tuple[str, ...] = ()
+    max_length: int | None = None
+
+
+class Recipe(Protocol):
+    """A kind of drafter with its settings."""
+
+    @property
+    def name(self) -> str:
+        """The drafter's name, which the command and its file carry."""
+        ...
+
+    @property
+    def draft_vocab(self) -> int | None:
+        """The tokens that it can propose; None is all."""
+        ...
+
+    def hidden(self, info: TargetInfo) -> Hidden:
+        """The states that it learns from."""
+        ...
+
+    def gather(self, model: LanguageModel, vocabulary: Vocabulary) -> dict[str, Tensor]:
+        """The target's own weights that it needs from then on."""
+        ...
+
+    def objective(
+        self,
+        weights: Mapping[str, Tensor],
+        vocabulary: Vocabulary,
+        target: Served,
+        precision: torch.dtype,
+    ) -> Objective:
+        """The drafter before its first step."""
+        ...
+
+    def to_json(self) -> dict[str, Any]:
+        """Its settings, as plain JSON values."""
+        ...
