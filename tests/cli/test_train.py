@@ -48,7 +48,7 @@ def test_a_run_says_what_came_of_it(train: Callable[..., Any], tmp_path: Path) -
     result = train(folder)
     assert result.exit_code == 0, result.output
     lines = result.stdout.splitlines()
-    assert lines[0].startswith("Captured 320 answer tokens in 16 sequences, ")
+    assert lines[0].startswith("Learned from: 300 answer tokens in 15 sequences (")
     # Of 20 tokens in 6 rounds the first draft fails: it reads the state of the template's last
     # token but one, which does not tell what the last one is.
     assert "acceptance length 3.50, acceptance by position 0.83, 1.00, 1.00" in result.stdout
@@ -102,6 +102,39 @@ def test_an_eagle_head_is_trained_and_decoded_with(
     ]
     assert answers[0]["token_ids"] == answers[1]["token_ids"]
     assert answers[1]["spec"]["num_accepted_tokens"] >= 14
+
+
+def test_what_one_run_captured_another_learns_from(
+    train: Callable[..., Any], run: Callable[..., Any], circle: Path, tmp_path: Path
+) -> None:
+    one, other = tmp_path / "one", tmp_path / "other"
+    first = json.loads(train(one, "--json", "--temperature", 0.5).stdout)
+    options = ("--epochs", 80, "--batch-tokens", 120, "--learning-rate", 0.05, "--heads", 2)
+    result = run(
+        "train", "medusa", "-o", other, "--data", one, "--tokens", 200, *options,
+        "--draft-vocab", "all", "--json",
+    )  # fmt: skip
+    assert result.exit_code == 0, result.output
+    told = json.loads(result.stdout)
+    assert told["data"]["num_answer_tokens"] == 200 < first["data"]["num_answer_tokens"]
+    assert told["data"]["ended"] == "data"
+    assert told["settings"]["model"] == str(circle)
+    assert told["settings"]["sampling"] == {"temperature": 0.5}
+    assert not list((other / "training").glob("shard-*"))
+    for more, message in (
+        (["--temperature", 0.7], "have sampling {'temperature': 0.5}, and {'temperature': 0.7}"),
+        (["-m", "smollm2-135m"], "have model"),
+        (["--data", tmp_path / "nowhere"], "holds no run"),
+    ):
+        refused = run("train", "medusa", "-o", tmp_path / "third", "--data", one, *more)
+        assert refused.exit_code == 2
+        assert message in refused.stderr
+    assert not (tmp_path / "nowhere").exists()
+    lacking = run("train", "eagle", "-o", tmp_path / "fourth", "--data", one)
+    assert lacking.exit_code == 2
+    assert (
+        "have hidden states final, and this drafter learns from hidden states 0" in lacking.stderr
+    )
 
 
 def test_a_signal_stops_between_steps_and_resume_goes_on(

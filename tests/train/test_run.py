@@ -24,7 +24,8 @@ from paceline.train.loop import Plan
 from paceline.train.medusa_recipe import MedusaRecipe
 from paceline.train.meter import Progressed
 from paceline.train.prompts import Prompt
-from paceline.train.run import Trained, train
+from paceline.train.result import Trained
+from paceline.train.run import train
 from paceline.train.settings import RunFolder, Settings
 from tests import tiny_folders
 from tests.train import periodic

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from paceline.generate.api import LanguageModel
     from paceline.train.prompts import Prompt
-    from paceline.train.run import Trained
+    from paceline.train.result import Trained
     from paceline.train.settings import RunFolder, Settings
 
 app = typer.Typer(no_args_is_help=True)
@@ -91,8 +91,9 @@ def run(kind: str, common: Common, own: dict[str, Any]) -> None:
 
     folder, trust = RunFolder(common.output), common.trust
     settings = settings_of(kind, folder, common, own)
-    items = None if settings.prompts is None else read_items(settings.prompts)
-    excluded = excluded_texts(settings)
+    has_answers = settings.data is not None
+    items = None if settings.prompts is None or has_answers else read_items(settings.prompts)
+    excluded = [] if has_answers else excluded_texts(settings)
 
     def load() -> LanguageModel:
         with terminal.progress(f"loading {settings.model}") as tell:
@@ -126,8 +127,9 @@ def settings_of(kind: str, folder: RunFolder, common: Common, own: dict[str, Any
     """The settings of a run: what was given, and for the rest the defaults, or those it had."""
     from dataclasses import replace
 
+    from paceline.train.loop import Plan
     from paceline.train.recipes import RECIPES
-    from paceline.train.settings import Settings
+    from paceline.train.settings import RunFolder, Settings
 
     given, sampling = _without_none(common.given), _without_none(common.sampling)
     head, plan = _without_none({**own, **common.head}), _without_none(common.plan)
@@ -135,7 +137,12 @@ def settings_of(kind: str, folder: RunFolder, common: Common, own: dict[str, Any
         head["draft_vocab"] = None
     if not common.resume:
         recipe = RECIPES[kind](**head)
-        settings = Settings(recipe=recipe, **{"model": DEFAULT_MODEL, **given})
+        if common.data is None:
+            settings = Settings(recipe=recipe, **{"model": DEFAULT_MODEL, **given})
+        else:
+            settings = replace(
+                RunFolder(common.data).settings(), recipe=recipe, plan=Plan(), **given
+            )
     else:
         settings = folder.settings()
         if settings.recipe.name != kind:

@@ -82,6 +82,16 @@ Exclude = Annotated[
         "a row with them is thrown out. Repeatable.",
     ),
 ]
+Data = Annotated[
+    Path | None,
+    _option(
+        "--data",
+        panel=ANSWERS,
+        metavar="FOLDER",
+        about="Learn from the answers that another run has captured there, in place of new ones. "
+        "An eagle run captures what medusa reads, too.",
+    ),
+]
 Tokens = Annotated[
     int | None,
     number("--tokens", panel=ANSWERS, about="Answer tokens to learn from. Default: 300,000."),
@@ -194,6 +204,7 @@ class Common:
     prompts: Path | None
     exclude: list[Path] | None
     raw: bool | None
+    data: Path | None
     tokens: int | None
     max_tokens: int | None
     batch: int | None
@@ -221,6 +232,7 @@ class Common:
             "raw": self.raw,
             "prompts": None if self.prompts is None else str(self.prompts),
             "exclude": None if not self.exclude else tuple(map(str, self.exclude)),
+            "data": None if self.data is None else str(self.data),
             "tokens": self.tokens,
             "max_tokens": self.max_tokens,
             "batch": self.batch,
@@ -265,6 +277,7 @@ _FORMS: dict[str, tuple[Any, Any]] = {
     "prompts": (PromptFile, None),
     "exclude": (Exclude, None),
     "raw": (Raw, None),
+    "data": (Data, None),
     "tokens": (Tokens, None),
     "max_tokens": (MaxTokens, None),
     "batch": (Batch, None),

@@ -14,7 +14,7 @@ from paceline.cli import terminal
 
 if TYPE_CHECKING:
     from paceline.train.meter import Progressed, Tell
-    from paceline.train.run import Trained
+    from paceline.train.result import Trained
 
 LINE_S = 20.0
 """Where there is no terminal, seconds from one line to the next."""
@@ -103,8 +103,9 @@ def sentences(trained: Trained) -> list[str]:
     path = trained.folder.path
     data, progress, best = trained.data, trained.progress, None
     lines = [
-        f"Captured {data['num_answer_tokens']:,} answer tokens in {data['num_sequences']:,} "
-        f"sequences, {terminal.quantity(data['num_bytes'])} in {trained.folder.training}."
+        f"{'Captured so far' if progress is None else 'Learned from'}: "
+        f"{data['num_answer_tokens']:,} answer tokens in {data['num_sequences']:,} sequences "
+        f"({terminal.quantity(data['num_bytes'])} in {trained.data_folder})."
     ]
     if out := data.get("thrown_out"):
         lines.append(f"Prompts thrown out: {', '.join(f'{n} {why}' for why, n in out.items())}.")

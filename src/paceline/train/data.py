@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from paceline.errors import InvalidInput
-from paceline.train.store import Captured, Store
+from paceline.train.store import Captured, Shard, Store
 
 HELD_OUT_EVERY = 16
 """One sequence in so many is held out."""
@@ -22,13 +22,24 @@ class Dataset:
 
     Args:
         store: at least two sequences.
+        tokens: of the answers in it, the first so many and the rest of the last one; None is all.
+        sequences: the first so many; None is all.
 
     Raises:
-        InvalidInput: there are fewer.
+        InvalidInput: there are fewer sequences.
     """
 
-    def __init__(self, store: Store) -> None:
-        self._places = [(shard, place) for shard in store for place in range(len(shard))]
+    def __init__(
+        self, store: Store, *, tokens: int | None = None, sequences: int | None = None
+    ) -> None:
+        self._places: list[tuple[Shard, int]] = []
+        left = tokens
+        for shard in store:
+            for place, (_, length) in enumerate(shard.lengths):
+                if left is None or left > 0:
+                    self._places.append((shard, place))
+                left = None if left is None else left - length
+        self._places = self._places[:sequences]
         if len(self) < 2:
             raise InvalidInput(
                 f"{len(self)} sequences were captured, and training needs at least 2: one to learn "
@@ -44,6 +55,15 @@ class Dataset:
     def __getitem__(self, number: int) -> Captured:
         shard, place = self._places[number]
         return shard[place]
+
+    def about(self) -> dict[str, int]:
+        """Its size, in numbers."""
+        lengths = [shard.lengths[place] for shard, place in self._places]
+        return {
+            "num_sequences": len(self),
+            "num_prompt_tokens": sum(prompt for prompt, _ in lengths),
+            "num_answer_tokens": sum(answer for _, answer in lengths),
+        }
 
     def num_answer_tokens(self, number: int) -> int:
         """The length of an answer; reads nothing."""

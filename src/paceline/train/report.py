@@ -6,7 +6,7 @@ from typing import Any
 
 from paceline.economics import stats
 from paceline.train.loop import Point, Progress
-from paceline.train.run import Trained
+from paceline.train.result import Trained
 from paceline.workbench.report import (
     Block,
     Code,

@@ -3,30 +3,23 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic
 from typing import Any
 
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
-from torch import Tensor
-
-from paceline.economics import stats
-from paceline.errors import InvalidInput
 from paceline.generate.api import LanguageModel
-from paceline.models import resolve
-from paceline.models.cache import read_json
 from paceline.models.loading import native_dtype
 from paceline.train.answers import Answering, fill, own_sampler
-from paceline.train.data import Dataset, Vocabulary, vocabulary
+from paceline.train.data import Dataset
+from paceline.train.fixed import Fixed, check_data, check_states, fix
 from paceline.train.loop import Progress, Trainer
 from paceline.train.meter import Meter, Progressed, Tell
 from paceline.train.objective import Objective
 from paceline.train.prompts import Filter, GivenPrompts, OwnPrompts, Prompt
-from paceline.train.recipe import Served
-from paceline.train.settings import SCHEMA, RunFolder, Settings
+from paceline.train.result import Trained
+from paceline.train.settings import RunFolder, Settings
 from paceline.train.store import Store, bytes_per_token, require_space, write_whole
 from paceline.train.target_rows import hidden_size
 
@@ -57,56 +50,6 @@ class Budget:
     def after(self, share: float) -> float | None:
         """When a share of it is over."""
         return None if self.seconds is None else self.start + share * self.seconds
-
-
-@dataclass(frozen=True, slots=True)
-class Trained:
-    """What came of a run.
-
-    Args:
-        folder: where it lies.
-        settings: of the run.
-        data: what was captured.
-        vocabulary: the tokens that the drafter can propose; None where capture was stopped.
-        progress: of the training; None where it did not begin.
-        ended: "done", "time", "stale" or "stopped".
-        is_written: whether a drafter was written.
-    """
-
-    folder: RunFolder
-    settings: Settings
-    data: Mapping[str, Any]
-    vocabulary: Vocabulary | None
-    progress: Progress | None
-    ended: str
-    is_written: bool
-
-    @property
-    def use(self) -> str:
-        """The command that decodes with it."""
-        return f"paceline generate -m {self.settings.model} --draft-head {self.folder.path}"
-
-    def to_json(self) -> dict[str, Any]:
-        """Plain JSON values; see docs/training.md."""
-        best = None if self.progress is None else self.progress.best
-        rates = None
-        if best is not None:
-            rates = stats.conditional_acceptance_rate_per_position(best.counts)
-        words = self.vocabulary
-        return {
-            "schema": SCHEMA,
-            "folder": str(self.folder.path),
-            "ended": self.ended,
-            "settings": self.settings.to_json(),
-            "data": dict(self.data),
-            "vocabulary": None
-            if words is None
-            else {"size": words.size, "coverage": words.coverage},
-            "training": None if self.progress is None else self.progress.to_json(),
-            "best": None if best is None else best.to_json(),
-            "conditional_acceptance_rate_per_position": None if rates is None else list(rates),
-            "use": self.use if self.is_written else None,
-        }
 
 
 def train(
@@ -141,12 +84,14 @@ def train(
         NoSpace: the disk is full; what there is is kept, to be resumed.
     """
     budget = Budget(clock(), None if minutes is None else 60 * minutes)
+    if settings.data is not None:
+        check_data(settings)
     with folder.opened(settings, resume=resume):
         run = _Run(settings, folder, budget, stops, tell, clock)
         if not folder.weights.exists():
             ended = run.capture(load, given, excluded)
             if ended == STOPPED:
-                return Trained(folder, settings, run.about(), None, None, STOPPED, False)
+                return Trained(folder, settings, run.captured(), None, None, STOPPED, False)
         trained = run.train()
         text = json.dumps(trained.to_json(), indent=2)
         write_whole(folder.result, lambda path: path.write_text(text + "\n", encoding="utf-8"))
@@ -165,7 +110,8 @@ class _Run:
     ) -> None:
         self.settings, self.folder, self.budget = settings, folder, budget
         self.stops, self.tell, self.clock = stops, tell, clock
-        self.store = Store(folder.training)
+        data = folder if settings.data is None else RunFolder(Path(settings.data))
+        self.store = Store(data.training)
 
     def capture(
         self,
@@ -178,6 +124,10 @@ class _Run:
         self.tell(Progressed("loading the model", 0, 1, "models", None, None))
         model = load()
         hidden = settings.recipe.hidden(model.target.info)
+        if settings.data is not None:
+            check_states(self.store, hidden, settings.data)
+            self._close(model, "data", Filter())
+            return "data"
         width = hidden_size(model)
         done = sum(answer for shard in self.store for _, answer in shard.lengths)
         need = max(0, settings.tokens - done) * bytes_per_token(hidden, width)
@@ -220,56 +170,20 @@ class _Run:
         return ended
 
     def _close(self, model: LanguageModel, ended: str, passes: Filter) -> None:
-        """Write what is fixed from here on: the vocabulary and the target's own weights."""
+        """Write what is fixed from here on."""
         settings = self.settings
-        data, info = Dataset(self.store), model.target.info
-        words = vocabulary(
-            data,
-            settings.recipe.draft_vocab,
-            info.vocab_size,
-            sorted(model.eos_token_ids),
-        )
-        weights = settings.recipe.gather(model, words)
-        if words.ids is not None:
-            weights["token_ids"] = words.ids
-        about = {
-            "vocab_size": info.vocab_size,
-            "coverage": words.coverage,
-            "ended": ended,
-            "thrown_out": dict(passes.thrown_out),
-            "model": model.name,
-            "max_length": info.max_length,
-            "architectures": architectures_of(settings.model),
-        }
-        metadata = {"format": "pt", "about": json.dumps(about)}
-        write_whole(self.folder.weights, lambda path: save_file(weights, path, metadata=metadata))
-
-    def about(self) -> dict[str, Any]:
-        """What was captured, in numbers."""
-        lengths = [pair for shard in self.store for pair in shard.lengths]
-        return {
-            "num_sequences": len(lengths),
-            "num_prompt_tokens": sum(prompt for prompt, _ in lengths),
-            "num_answer_tokens": sum(answer for _, answer in lengths),
-            "num_bytes": self.store.num_bytes,
-        }
+        data = Dataset(self.store, tokens=settings.tokens)
+        fixed = fix(settings, data, model, ended=ended, thrown_out=dict(passes.thrown_out))
+        fixed.write(self.folder.weights)
 
     def train(self) -> Trained:
         """Train on what was captured, and write the drafter."""
-        weights, about = _read_weights(self.folder.weights)
-        ids = weights.pop("token_ids", None)
-        size = about["vocab_size"] if ids is None else len(ids)
-        words = Vocabulary(ids, size, about["coverage"])
-        settings, data = self.settings, Dataset(self.store)
+        fixed, settings = Fixed.read(self.folder.weights), self.settings
+        data = Dataset(self.store, sequences=fixed.num_sequences)
         temperature = float(settings.sampling.get("temperature", 0.0))
-        target = Served(
-            about["model"],
-            about["vocab_size"],
-            temperature,
-            tuple(about["architectures"]),
-            about["max_length"],
+        objective: Objective = settings.recipe.objective(
+            fixed.weights, fixed.vocabulary, fixed.served(temperature), native_dtype()
         )
-        objective: Objective = settings.recipe.objective(weights, words, target, native_dtype())
         trainer = Trainer(objective, data, settings.plan, self.folder.state, self.clock)
         deadline = self.budget.after(TRAINING_SHARE)
         meter = Meter("training", "steps", self.clock, trainer.progress.step)
@@ -283,28 +197,29 @@ class _Run:
             self.tell(meter.at(total, deadline, note_of(progress)))
 
         ended = trainer.run(deadline=deadline, stops=self.stops, told=told)
-        if trainer.progress.points:
+        is_written = bool(trainer.progress.points)
+        if is_written:
             objective.save(self.folder.path)
+        about = {
+            **data.about(),
+            "num_bytes": self.store.num_bytes,
+            "num_held_out": len(data.held_out),
+            "ended": fixed.about["ended"],
+            "thrown_out": fixed.about["thrown_out"],
+        }
         return Trained(
-            self.folder,
-            settings,
-            {
-                **self.about(),
-                "ended": about["ended"],
-                "thrown_out": about["thrown_out"],
-                "num_held_out": len(data.held_out),
-            },
-            words,
-            trainer.progress,
-            ended,
-            bool(trainer.progress.points),
+            self.folder, settings, about, fixed.vocabulary, trainer.progress, ended, is_written
         )
 
-
-def architectures_of(model: str) -> list[str]:
-    """What the config.json of a model, which is on the disk, says of its architecture."""
-    folder = resolve(model, dtype=native_dtype()).folder
-    return list((read_json(folder / "config.json") or {}).get("architectures") or [])
+    def captured(self) -> dict[str, Any]:
+        """What there is so far, in numbers."""
+        lengths = [pair for shard in self.store for pair in shard.lengths]
+        return {
+            "num_sequences": len(lengths),
+            "num_prompt_tokens": sum(prompt for prompt, _ in lengths),
+            "num_answer_tokens": sum(answer for _, answer in lengths),
+            "num_bytes": self.store.num_bytes,
+        }
 
 
 def note_of(progress: Progress) -> str:
@@ -313,14 +228,3 @@ def note_of(progress: Progress) -> str:
     words = f"loss {sum(recent) / len(recent):.2f}"
     best = progress.best
     return words if best is None else f"{words}, acceptance length {best.length:.2f}"
-
-
-def _read_weights(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    try:
-        with safe_open(path, framework="pt") as file:
-            about = json.loads((file.metadata() or {})["about"])
-            return {name: file.get_tensor(name) for name in file.keys()}, about  # noqa: SIM118
-    except (OSError, SafetensorError, KeyError, ValueError) as error:
-        raise InvalidInput(
-            f"{path} is damaged ({error}); remove it and resume: it is made again"
-        ) from error

@@ -33,6 +33,7 @@ class Settings:
         raw: whether prompts are given to it without its chat template.
         prompts: the file that prompts came from; None are the target's own.
         exclude: files of texts to keep unseen.
+        data: the folder of another run, whose answers are learned from; None captures own ones.
         tokens: answer tokens to capture.
         max_tokens: the longest answer.
         batch: sequences that are decoded at once.
@@ -50,6 +51,7 @@ class Settings:
     raw: bool = False
     prompts: str | None = None
     exclude: tuple[str, ...] = ()
+    data: str | None = None
     tokens: int = 300_000
     max_tokens: int = 256
     batch: int = 16

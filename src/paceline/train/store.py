@@ -99,6 +99,11 @@ class Shard:
         )
         return Captured(self._tokens[start:end], self._prompts[place], hidden)
 
+    @property
+    def hidden(self) -> Hidden:
+        """The states that it holds."""
+        return Hidden(tuple(self._layers), final=self._final is not None)
+
     @cached_property
     def lengths(self) -> list[tuple[int, int]]:
         """The tokens of prompt and answer of each sequence."""
