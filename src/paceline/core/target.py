@@ -103,6 +103,8 @@ class TargetInfo:
         num_weights: the number of weights in the layers, which every prompt token goes through: the
             cost of reading a prompt relative to another model. 0 if unknown.
         hidden_size: the width of its hidden states. 0 if unknown.
+        mask_token: the token that stands for one not known yet, for models that were trained to
+            guess several tokens in one pass (PARD); None for the others.
     """
 
     name: str
@@ -114,6 +116,7 @@ class TargetInfo:
     row_costs: Mapping[int, float] = field(default_factory=dict, repr=False, compare=False)
     num_weights: int = field(default=0, repr=False, compare=False)
     hidden_size: int = field(default=0, repr=False, compare=False)
+    mask_token: int | None = field(default=None, repr=False, compare=False)
 
     @property
     def num_layers(self) -> int:

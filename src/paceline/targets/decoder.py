@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -62,3 +62,9 @@ class Decoder(Protocol):
     def view(self, info: TargetInfo, slot: Slot) -> TargetView:
         """What a drafter may use of the model on a sequence, in addition to `info`."""
         ...
+
+
+def mask_token_of(config: Any) -> int | None:
+    """The mask token that a configuration of transformers names; see `TargetInfo.mask_token`."""
+    found = getattr(config, "pard_token", getattr(config, "ptd_token_id", None))
+    return found if isinstance(found, int) and not isinstance(found, bool) else None

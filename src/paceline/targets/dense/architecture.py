@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from paceline.errors import UnsupportedModel
+from paceline.targets.decoder import mask_token_of
 
 FAMILIES = frozenset({"llama", "mistral", "qwen2", "qwen3", "gemma"})
 
@@ -41,6 +42,7 @@ class Architecture:
     tied: bool
     inverse_frequencies: Tensor
     rotary_scale: float
+    mask_token: int | None = None
 
     @classmethod
     def of(cls, config: Any) -> Architecture:
@@ -72,6 +74,7 @@ class Architecture:
             tied=bool(config.tie_word_embeddings),
             inverse_frequencies=frequencies,
             rotary_scale=scale,
+            mask_token=mask_token_of(config),
         )
 
     @property

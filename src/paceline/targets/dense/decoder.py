@@ -73,6 +73,7 @@ class DenseDecoder:
             row_costs=row_costs or {},
             num_weights=architecture.num_weights,
             hidden_size=embedding.shape[1],
+            mask_token=architecture.mask_token,
         )
         least_rows = max(layer.qkv.least_rows for layer in self.layers)
         self._math = LayerMath(architecture, dtype, least_rows)

@@ -23,7 +23,7 @@ from paceline.core.view import TargetView
 from paceline.errors import InvalidInput, PacelineError, UnsupportedModel
 from paceline.targets.attention import Pass
 from paceline.targets.cached import CachedTarget
-from paceline.targets.decoder import Output
+from paceline.targets.decoder import Output, mask_token_of
 from paceline.targets.hf.fingerprint import Fingerprint, fingerprint, foreign_code
 from paceline.targets.hf.hidden import Head, Taps, causal_of, layers_of, offer
 from paceline.targets.hf.interface import RUN, TRACE, Running, Tracing, attending, set_attention
@@ -111,6 +111,7 @@ class HFDecoder:
             gives=self._layout.gives,
             num_weights=_layer_weights(self._model),
             hidden_size=_hidden_size(config),
+            mask_token=mask_token_of(config),
         )
         if truth is not None:
             with self._foreign_code():
