@@ -11,7 +11,10 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
+from paceline.models.heads.eagle3 import Eagle3Settings
 from paceline.models.heads.medusa import Weights, save_medusa
+from paceline.models.heads.speculators import save_eagle3
+from paceline.models.heads.weights import layer_config
 
 
 def drawn(*shape: int, seed: int, scale: float = 0.2) -> Tensor:
@@ -72,5 +75,112 @@ def mlp(model: Any, folder: Path, *, num_stages: int = 3) -> Path:
     return folder
 
 
-HEADS: Mapping[str, Callable[..., Path]] = {"medusa": medusa, "hydra": hydra, "mlp": mlp}
+def layer_of(model: Any, *, inputs: int = 1) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """The settings of a layer of the model's width, and its weights after `layers.0.`."""
+    vocab, width = output_of(model).shape
+    settings = {
+        "model_type": "llama",
+        "vocab_size": vocab,
+        "hidden_size": width,
+        "intermediate_size": 2 * width,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 2,
+        "num_key_value_heads": 1,
+        "head_dim": 8,
+        "max_position_embeddings": 512,
+    }
+    shapes = {
+        "self_attn.q_proj": (16, inputs * width),
+        "self_attn.k_proj": (8, inputs * width),
+        "self_attn.v_proj": (8, inputs * width),
+        "self_attn.o_proj": (width, 16),
+        "mlp.gate_proj": (2 * width, width),
+        "mlp.up_proj": (2 * width, width),
+        "mlp.down_proj": (width, 2 * width),
+    }
+    weights = {
+        f"layers.0.{name}.weight": drawn(*shape, seed=seed)
+        for seed, (name, shape) in enumerate(shapes.items())
+    }
+    norms = ("input_layernorm", "post_attention_layernorm")
+    return settings, weights | {f"layers.0.{name}.weight": torch.ones(width) for name in norms}
+
+
+def eagle(model: Any, folder: Path) -> Path:
+    """A head that passes the last layer's state on, beside what its layer adds."""
+    output = output_of(model)
+    width = output.shape[1]
+    settings, weights = layer_of(model, inputs=2)
+    layers = (0, 1, model.config.num_hidden_layers)
+    weights |= {"norm.weight": torch.ones(width), "layers.0.hidden_norm.weight": torch.ones(width)}
+    passed = torch.cat([torch.zeros(width, 2 * width), torch.eye(width)], dim=1)
+    weights |= {"fc.weight": passed + drawn(width, 3 * width, seed=50), "lm_head.weight": output}
+    save_eagle3(
+        folder,
+        Eagle3Settings(layer_config(settings, "tiny"), layers=layers),
+        weights,
+        verifier="tiny",
+        architectures=["LlamaForCausalLM"],
+        num_draft_tokens=3,
+    )
+    return folder
+
+
+def mtp(model: Any, folder: Path) -> Path:
+    """A module that passes the embedding of the token on, beside what its layer adds."""
+    width = output_of(model).shape[1]
+    settings, weights = layer_of(model)
+    tensors = {f"mtp_layers.0.{name.removeprefix('layers.0.')}": x for name, x in weights.items()}
+    tensors["mtp_layers.0.input_proj.weight"] = torch.eye(width, 2 * width)
+    for norm in ("token", "hidden", "final"):
+        tensors[f"mtp_layers.0.{norm}_layernorm.weight"] = torch.ones(width)
+    folder.mkdir(parents=True, exist_ok=True)
+    save_file(tensors, folder / "model.safetensors")
+    config = {"speculators_model_type": "mtp", "transformer_layer_config": settings}
+    (folder / "config.json").write_text(json.dumps(config))
+    return folder
+
+
+def dflash(model: Any, folder: Path, **more: Any) -> Path:
+    """A block that passes the embedding of the last token on, beside what its layer adds."""
+    width = output_of(model).shape[1]
+    settings, weights = layer_of(model)
+    layers = [0, model.config.num_hidden_layers]
+    weights |= {"norm.weight": torch.ones(width), "hidden_norm.weight": torch.ones(width)}
+    weights |= {"fc.weight": drawn(width, 2 * width, seed=50), **more.pop("weights", {})}
+    folder.mkdir(parents=True, exist_ok=True)
+    save_file(weights, folder / "model.safetensors")
+    config = {
+        "speculators_model_type": "dflash",
+        "transformer_layer_config": settings,
+        "aux_hidden_state_layer_ids": layers,
+        "block_size": 4,
+        "mask_token_id": 3,
+        "sample_from_anchor": True,
+        **more,
+    }
+    (folder / "config.json").write_text(json.dumps(config))
+    return folder
+
+
+def dspark(model: Any, folder: Path) -> Path:
+    output = output_of(model)
+    vocab, width = output.shape
+    weights = {
+        "markov_head.markov_w1.weight": drawn(vocab, width, seed=60, scale=1.0),
+        "markov_head.markov_w2.weight": output,
+    }
+    more = {"speculators_model_type": "dspark", "markov_rank": width}
+    return dflash(model, folder, weights=weights, **more)
+
+
+HEADS: Mapping[str, Callable[..., Path]] = {
+    "medusa": medusa,
+    "hydra": hydra,
+    "mlp": mlp,
+    "eagle": eagle,
+    "mtp": mtp,
+    "dflash": dflash,
+    "dspark": dspark,
+}
 """The writer of a head for a model, by the name of its drafter."""

@@ -1,4 +1,4 @@
-"""Medusa, Hydra and MLPSpeculator on tiny models of many families: exact, whatever they guess."""
+"""Heads of every kind on tiny models of many families: exact, whatever they guess."""
 
 from __future__ import annotations
 

@@ -199,3 +199,65 @@ def mtp(
         return last, last if feeds_normed else y
 
     return Equations(lambda states, final: final, rows, embed, head)
+
+
+def block(
+    weights: Weights,
+    context: Tensor,
+    embedded: Tensor,
+    *,
+    num_layers: int,
+    shape: Shape = PLAIN,
+) -> Tensor:
+    """2602.06036, section 3: the states of a block before the output head.
+
+    Keys and values of every layer are those of the context, as it is, and of the block's rows; a
+    row sees all of them.
+    """
+    before = len(context)
+    positions = torch.arange(before + len(embedded), dtype=torch.float32)
+    group, x = shape.heads // shape.kv_heads, embedded
+    for number in range(num_layers):
+        at = f"layers.{number}.self_attn"
+        inputs = rms_norm(x, weights[f"layers.{number}.input_layernorm.weight"])
+        both = torch.cat([context, inputs])
+        q = (inputs @ weights[f"{at}.q_proj.weight"].T).view(len(inputs), shape.heads, -1)
+        k = (both @ weights[f"{at}.k_proj.weight"].T).view(len(both), shape.kv_heads, -1)
+        v = (both @ weights[f"{at}.v_proj.weight"].T).view(len(both), shape.kv_heads, -1)
+        q, k = (
+            rms_norm(q, weights[f"{at}.q_norm.weight"]),
+            rms_norm(k, weights[f"{at}.k_norm.weight"]),
+        )
+        q = rotated(q, positions[before:], shape.theta)
+        k = rotated(k, positions, shape.theta).repeat_interleave(group, dim=1)
+        scores = torch.einsum("ihd,jhd->hij", q, k) / q.shape[-1] ** 0.5
+        v = v.repeat_interleave(group, dim=1)
+        out = torch.einsum("hij,jhd->ihd", scores.softmax(-1), v).reshape(len(inputs), -1)
+        y = x + out @ weights[f"{at}.o_proj.weight"].T
+        norm = weights[f"layers.{number}.post_attention_layernorm.weight"]
+        x = y + mlp(f"layers.{number}.mlp", weights, rms_norm(y, norm))
+    return rms_norm(x, weights["norm.weight"])
+
+
+def sequential(
+    kind: str | None, weights: Weights, states: Tensor, before: Sequence[int], base: Tensor
+) -> Tensor:
+    """2607.05147, section 3.1: the logits of a block's places, each after the token before it."""
+    if kind is None:
+        return base
+    w1, w2 = weights["markov_head.markov_w1.weight"], weights["markov_head.markov_w2.weight"]
+    s, out = torch.zeros(w1.shape[1]), []
+    for h, token, logits in zip(states, before, base, strict=False):
+        x = w1[token]
+        if kind == "vanilla":
+            bias = w2 @ x
+        elif kind == "gated":
+            gate = weights["markov_head.gate_proj.weight"] @ torch.cat([h, x])
+            bias = w2 @ ((gate + weights["markov_head.gate_proj.bias"]).sigmoid() * x)
+        else:
+            joint = weights["markov_head.joint_proj.weight"] @ torch.cat([s, x, h])
+            g, c, o = (joint + weights["markov_head.joint_proj.bias"]).chunk(3)
+            s = g.sigmoid() * s + (1 - g.sigmoid()) * c.tanh()
+            bias = w2 @ o.tanh()
+        out.append(logits + bias)
+    return torch.stack(out)

@@ -24,8 +24,7 @@ from paceline.errors import InvalidInput, UnsupportedModel
 from paceline.models.heads.eagle3 import Eagle3Settings, build_eagle3
 from paceline.models.heads.files import HeadFiles
 from paceline.models.heads.format import HeadFormat, HeadOptions
-from paceline.models.heads.speculators import layer_numbers
-from paceline.models.heads.weights import HeadWeights, layer_config, same
+from paceline.models.heads.weights import HeadWeights, layer_config, layer_numbers, same
 from paceline.targets.heads.inputs import FinalState, Projected
 from paceline.targets.heads.network import FeatureNetwork
 from paceline.targets.heads.state import FeatureHead

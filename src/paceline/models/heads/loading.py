@@ -13,7 +13,7 @@ from paceline.core.target import TargetInfo
 from paceline.drafting.heads.contract import Head
 from paceline.errors import InvalidInput, ModelError
 from paceline.kernels.packing import Storage
-from paceline.models.heads import eagle, hydra, medusa, mlp_speculator, mtp, speculators
+from paceline.models.heads import dflash, eagle, hydra, medusa, mlp_speculator, mtp, speculators
 from paceline.models.heads.files import open_files
 from paceline.models.heads.format import HeadFormat, HeadOptions
 from paceline.models.loading import check_storage
@@ -23,6 +23,7 @@ FORMATS: tuple[HeadFormat, ...] = (
     hydra.FORMAT,
     mlp_speculator.FORMAT,
     speculators.FORMAT,
+    dflash.FORMAT,
     eagle.FORMAT_3,
     eagle.FORMAT_1,
     mtp.FORMAT,

@@ -15,12 +15,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from paceline.drafting.heads.contract import Head
 from paceline.errors import InvalidInput, ModelError, UnsupportedModel
+from paceline.models.heads.dflash import block_settings, build_block
 from paceline.models.heads.eagle3 import Eagle3Settings, build_eagle3, checked, names_of
 from paceline.models.heads.files import HeadFiles
 from paceline.models.heads.format import HeadFormat, HeadOptions
 from paceline.models.heads.mtp import SPECULATORS, build_mtp
-from paceline.models.heads.weights import HeadWeights, layer_config, same
+from paceline.models.heads.weights import HeadWeights, layer_config, layer_numbers, same
 from paceline.targets.heads.state import FeatureHead
 
 VERSION = "0.9.0"
@@ -34,7 +36,7 @@ def _recognises(files: HeadFiles) -> bool:
     return "speculators_model_type" in files.config
 
 
-def _read(files: HeadFiles, options: HeadOptions) -> FeatureHead:
+def _read(files: HeadFiles, options: HeadOptions) -> Head:
     kind = files.config["speculators_model_type"]
     if kind not in READERS:
         raise UnsupportedModel(
@@ -56,10 +58,17 @@ def _read_mtp(files: HeadFiles, options: HeadOptions) -> FeatureHead:
     return build_mtp(files, SPECULATORS, config, options)
 
 
-READERS: Mapping[str, Callable[[HeadFiles, HeadOptions], FeatureHead]] = {
+def _read_block(files: HeadFiles, options: HeadOptions) -> Head:
+    kind = files.config["speculators_model_type"]
+    return build_block(block_settings(files, files.config, kind), files, options)
+
+
+READERS: Mapping[str, Callable[[HeadFiles, HeadOptions], Head]] = {
     "eagle3": _read_eagle3,
     "peagle": _read_eagle3,
     "mtp": _read_mtp,
+    "dflash": _read_block,
+    "dspark": _read_block,
 }
 
 FORMAT = HeadFormat("speculators", _recognises, _read)
@@ -98,23 +107,6 @@ def eagle3_settings(files: HeadFiles, dialect: str | None) -> Eagle3Settings:
         mask_token=mask,
         max_levels=_speculative_tokens(config),
     )
-
-
-def layer_numbers(given: Any, name: str, shift: int = 0) -> tuple[int, ...] | None:
-    """The numbers of layers in a configuration, plus `shift`; None where it names none.
-
-    Raises:
-        ModelError: they are no different whole numbers from 0.
-    """
-    if given is None:
-        return None
-    is_list = isinstance(given, list | tuple) and len(given) > 0
-    if not is_list or not all(isinstance(n, int) and not isinstance(n, bool) for n in given):
-        raise ModelError(f"{name}: the layers that it reads must be whole numbers; {given!r:.80}")
-    numbers = tuple(sorted(number + shift for number in given))
-    if numbers[0] < 0 or len(set(numbers)) < len(numbers):
-        raise ModelError(f"{name}: the layers that it reads must differ, from 0 on; {given!r:.80}")
-    return numbers
 
 
 def _flag(config: Mapping[str, Any], setting: str, default: bool | None, name: str) -> bool | None:

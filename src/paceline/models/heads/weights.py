@@ -60,6 +60,23 @@ def layer_config(given: Any, name: str) -> Any:
     return config
 
 
+def layer_numbers(given: Any, name: str, shift: int = 0) -> tuple[int, ...] | None:
+    """The numbers of layers in a configuration, plus `shift`; None where it names none.
+
+    Raises:
+        ModelError: they are no different whole numbers from 0.
+    """
+    if given is None:
+        return None
+    is_list = isinstance(given, list | tuple) and len(given) > 0
+    if not is_list or not all(isinstance(n, int) and not isinstance(n, bool) for n in given):
+        raise ModelError(f"{name}: the layers that it reads must be whole numbers; {given!r:.80}")
+    numbers = tuple(sorted(number + shift for number in given))
+    if numbers[0] < 0 or len(set(numbers)) < len(numbers):
+        raise ModelError(f"{name}: the layers that it reads must differ, from 0 on; {given!r:.80}")
+    return numbers
+
+
 class HeadWeights:
     """The weights of a head by the names that its builder knows them under.
 
@@ -102,6 +119,15 @@ class HeadWeights:
     def vector(self, name: str, size: int) -> Tensor:
         """A weight of this many numbers."""
         return self._reader.vector(name, size)
+
+    def matrix(self, name: str, rows: int, width: int) -> Tensor:
+        """A weight whose rows are looked up."""
+        return self._weights.take(name, (rows, width)).to(self.dtype)
+
+    @property
+    def vocab_size(self) -> int:
+        """The number of the target's tokens that the head was made for."""
+        return int(self._config.vocab_size)
 
     def product(self, name: str, outputs: int, inputs: int) -> Linear:
         """A product, with its bias where there is one."""

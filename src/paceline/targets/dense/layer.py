@@ -91,6 +91,25 @@ class LayerMath:
         The rows' keys and values go into the states of `batch`, under the layer's `number`.
         """
         shape, rows = self.architecture, batch.positions.shape[0]
+        turned, value = self.heads(layer, x, rows, angles)
+        seen = attend(
+            number,
+            turned[: shape.num_heads],
+            turned[shape.num_heads :],
+            value,
+            batch,
+            scale=shape.head_dim**-0.5,
+        )
+        return layer.output(self.pad(seen.reshape(rows, -1)), residual)
+
+    def heads(self, layer: Layer, x: Tensor, rows: int, angles: Angles) -> tuple[Tensor, Tensor]:
+        """Queries and keys, rotated, and values of the first rows of normed inputs `x`, by heads.
+
+        Returns:
+            `[heads + kv_heads, rows, head_dim]`, queries before keys, and
+            `[kv_heads, rows, head_dim]`.
+        """
+        shape = self.architecture
         rotated = shape.num_heads + shape.num_kv_heads
         cos, sin = angles
         qkv = layer.qkv(x)
@@ -102,16 +121,7 @@ class LayerMath:
             query, key = turned.split([shape.num_heads, shape.num_kv_heads], dim=1)
             query, key = self.norm(query, layer.qk_norms[0]), self.norm(key, layer.qk_norms[1])
             turned = torch.cat([query, key], dim=1)
-        turned = rotate(turned, cos, sin)
-        seen = attend(
-            number,
-            turned[: shape.num_heads],
-            turned[shape.num_heads :],
-            value.transpose(0, 1),
-            batch,
-            scale=shape.head_dim**-0.5,
-        )
-        return layer.output(self.pad(seen.reshape(rows, -1)), residual)
+        return rotate(turned, cos, sin), value.transpose(0, 1)
 
     def feed_forward(self, layer: Layer, x: Tensor) -> Tensor:
         """The feed-forward part, added to its input `x` `[N, hidden]`."""

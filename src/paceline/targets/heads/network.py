@@ -61,6 +61,44 @@ class Vocabulary:
         return whole if ids is None else lambda states: whole(states)[:, ids]
 
 
+def check_view(
+    name: str,
+    needs: frozenset[Need | Hidden],
+    width: int,
+    vocabulary: Vocabulary,
+    view: TargetView,
+) -> None:
+    """Refuse a target that a head was not made for.
+
+    Args:
+        name: of the head.
+        needs: what it takes of the target.
+        width: of the hidden states that it reads.
+        vocabulary: its tokens.
+        view: the target.
+
+    Raises:
+        InvalidInput: its hidden states have another width, or it does not give what the head takes,
+            or it has another vocabulary.
+    """
+    info, embedding = view.info, vocabulary.embedding
+    if info.hidden_size and info.hidden_size != width:
+        raise InvalidInput(
+            f"the draft head {name} reads hidden states of width {width}, and those of "
+            f"{info.name} have {info.hidden_size}; it was made for another target"
+        )
+    if missing := info.lacks(needs):
+        raise InvalidInput(
+            f"the draft head {name} reads {', '.join(missing)}, which {info.name} does not give; "
+            "it was made for another target"
+        )
+    if embedding is not None and len(embedding) != info.vocab_size:
+        raise InvalidInput(
+            f"the draft head {name} knows {len(embedding)} tokens, and {info.name} has "
+            f"{info.vocab_size}; it was made for another target"
+        )
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class FeatureNetwork:
     """The weights of a head and what they compute; shared by all sequences.
@@ -102,30 +140,6 @@ class FeatureNetwork:
         output = self.vocabulary.output
         layers = sum(layer.num_bytes for layer in self.layers)
         return layers + self.join.num_bytes + (0 if output is None else output.num_bytes)
-
-    def check(self, view: TargetView) -> None:
-        """Refuse a target that the head was not made for.
-
-        Raises:
-            InvalidInput: its hidden states have another width, or it has fewer layers than the head
-                reads, or another vocabulary.
-        """
-        info, embedding = view.info, self.vocabulary.embedding
-        if info.hidden_size and info.hidden_size != self.fuse.width:
-            raise InvalidInput(
-                f"the draft head {self.name} reads hidden states of width {self.fuse.width}, and "
-                f"those of {info.name} have {info.hidden_size}; it was made for another target"
-            )
-        if missing := info.lacks(self.needs):
-            raise InvalidInput(
-                f"the draft head {self.name} reads {', '.join(missing)}, which {info.name} does "
-                "not give; it was made for another target"
-            )
-        if embedding is not None and len(embedding) != info.vocab_size:
-            raise InvalidInput(
-                f"the draft head {self.name} knows {len(embedding)} tokens, and {info.name} has "
-                f"{info.vocab_size}; it was made for another target"
-            )
 
     def run(self, embedded: Tensor, features: Tensor, batch: Pass) -> tuple[Tensor, Tensor]:
         """One pass over rows.

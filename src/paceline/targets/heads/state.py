@@ -18,7 +18,7 @@ from paceline.core.hidden import Hidden, HiddenStates
 from paceline.core.target import Need
 from paceline.core.view import TargetView
 from paceline.targets.attention import Pass, Segment
-from paceline.targets.heads.network import FeatureNetwork
+from paceline.targets.heads.network import FeatureNetwork, check_view
 from paceline.targets.state.kv import KeyValueCache
 
 READ_ROWS = 512
@@ -49,7 +49,7 @@ class FeatureState:
     """
 
     def __init__(self, network: FeatureNetwork, view: TargetView, capacity: int) -> None:
-        network.check(view)
+        check_view(network.name, network.needs, network.fuse.width, network.vocabulary, view)
         self._network = network
         self._embed, self._logits = network.vocabulary.embed(view), network.vocabulary.logits(view)
         self._cache = KeyValueCache(capacity)
