@@ -69,7 +69,7 @@ def rule(shape: str) -> Verifier:
 @pytest.mark.parametrize(
     ("kind", "settings"),
     [
-        ("eagle3", {"shape": "chain"}),
+        pytest.param("eagle3", {"shape": "chain"}, marks=pytest.mark.slow),
         pytest.param("peagle", {"shape": "chain"}, marks=pytest.mark.slow),
         pytest.param("eagle1", {"shape": "static", "paths": [[0], [1]]}, marks=pytest.mark.slow),
     ],
@@ -77,7 +77,8 @@ def rule(shape: str) -> Verifier:
 def test_its_contract(kind: str, settings: dict[str, Any], heads: dict[str, Any]) -> None:
     """Every outcome of its noise on a tiny model: q is what drew, the output has the law of p.
 
-    What heads of every kind share is enumerated on scripted ones in `tests/drafting/heads`.
+    A quicker one stands in `test_heads.py`; what all kinds share is enumerated on scripted heads in
+    `tests/drafting/heads`.
     """
     check_drafter(
         EagleDrafter(heads[kind], **settings),
