@@ -38,7 +38,8 @@ def train() -> None:
     On two cores, with --minutes 60: SmolLM2-135M about 300,000 answer tokens, Qwen2.5-0.5B 150,000,
     a model of 1.5B 50,000. On the disk, a token takes 2 bytes for each component of the hidden
     state: 100,000 tokens take 115 MB for SmolLM2-135M (576), 180 MB for a model of 0.5B (896) and
-    310 MB for one of 1.5B (1536); prompts count too.
+    310 MB for one of 1.5B (1536); `eagle` keeps four states and takes four times as much. Prompts
+    count too.
     """
 
 
@@ -137,12 +138,14 @@ def settings_of(kind: str, folder: RunFolder, common: Common, own: dict[str, Any
         head["draft_vocab"] = None
     if not common.resume:
         recipe = RECIPES[kind](**head)
+        usual: dict[str, Any] = {
+            "recipe": recipe,
+            "plan": Plan(learning_rate=recipe.learning_rate),
+        }
         if common.data is None:
-            settings = Settings(recipe=recipe, **{"model": DEFAULT_MODEL, **given})
+            settings = Settings(**{"model": DEFAULT_MODEL, **usual, **given})
         else:
-            settings = replace(
-                RunFolder(common.data).settings(), recipe=recipe, plan=Plan(), **given
-            )
+            settings = replace(RunFolder(common.data).settings(), **usual, **given)
     else:
         settings = folder.settings()
         if settings.recipe.name != kind:

@@ -136,7 +136,7 @@ LearningRate = Annotated[
         "--learning-rate",
         panel=TRAINING,
         metavar="X",
-        about="The highest of the run. Default: 0.001.",
+        about="The highest of the run. Default: 0.003 for medusa, 0.001 for eagle.",
     ),
 ]
 Vocab = Annotated[

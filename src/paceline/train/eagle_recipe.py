@@ -42,6 +42,7 @@ class EagleRecipe:
     """
 
     name: ClassVar[str] = "eagle"
+    learning_rate: ClassVar[float] = 1e-3
 
     num_steps: int = 3
     draft_vocab: int | None = 8000

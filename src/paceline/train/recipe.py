@@ -57,6 +57,11 @@ class Recipe(Protocol):
         ...
 
     @property
+    def learning_rate(self) -> float:
+        """The highest that suits it, where none is given."""
+        ...
+
+    @property
     def draft_vocab(self) -> int | None:
         """The tokens that it can propose; None is all."""
         ...

@@ -183,8 +183,8 @@ def require_space(folder: Path, num_bytes: int) -> None:
     if free < num_bytes + SPARE_BYTES:
         raise NoSpace(
             f"the disk of {folder} has {free / 1e6:,.0f} MB left and "
-            f"{(num_bytes + SPARE_BYTES) / 1e6:,.0f} MB are needed; nothing is lost: make room, or "
-            "ask for fewer tokens, and go on with --resume"
+            f"{(num_bytes + SPARE_BYTES) / 1e6:,.0f} MB are needed; nothing is lost: make room "
+            "and go on with --resume, or begin again with fewer tokens"
         )
 
 

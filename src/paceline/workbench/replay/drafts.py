@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from paceline.core.drafts import ROOT, Budget, Draft
+from paceline.core.hidden import Hidden, HiddenStates
 from paceline.core.passes import drive
 from paceline.core.protocols import Drafter, Target
 from paceline.core.sampling import SamplingParams
@@ -22,7 +23,7 @@ from paceline.economics.stats import AcceptanceCounts
 from paceline.errors import InvalidInput
 from paceline.sampling.noise import SeededNoise
 from paceline.sampling.warp import SamplingWarp
-from paceline.workbench.replay.passes import teacher_forced
+from paceline.workbench.replay.passes import read_states, teacher_forced
 from paceline.workbench.replay.texts import RecordedText
 from paceline.workbench.replay.walk import Row, walk
 
@@ -153,7 +154,10 @@ class Reader:
 
     def _by_rounds(self, drafter: Drafter, text: RecordedText, num_draft_tokens: int) -> Replayed:
         """Replay a deterministic drafter: it proposes round by round."""
-        if missing := drafter.needs - {Need.TREE}:
+        hidden = Hidden.union(drafter.needs)
+        # One pass over the text has all that a head reads of the target.
+        of_text = {Need.TREE} if hidden is None else {Need.TREE, Need.EMBEDDING, Need.HEAD}
+        if missing := {need for need in drafter.needs - of_text if not isinstance(need, Hidden)}:
             words = ", ".join(sorted(map(str, missing)))
             raise InvalidInput(
                 f"drafter {drafter.name!r} needs {words} of the target's "
@@ -165,9 +169,13 @@ class Reader:
         times: list[tuple[int, float]] = []
         warp = SamplingWarp(self.params, text.prompt)
         noise = SeededNoise(self._seed_of(text))
-        session = drafter.open(TargetView(self.info), len(text.prompt) + self._room(text))
+        states, view = None, TargetView(self.info)
+        if hidden is not None:
+            states, view = read_states(self._loaded(drafter.name), text.tokens, hidden)
+        session = drafter.open(view, len(text.prompt) + self._room(text))
         try:
-            session.observe(Committed(text.prompt))
+            seen = _rows_of(states, 0, len(text.prompt) - 1)
+            session.observe(Committed(text.prompt, hidden=seen))
             while done < len(text.answer):
                 length = min(num_draft_tokens, self._room(text) - done - 1)
                 start = perf_counter()
@@ -189,14 +197,29 @@ class Reader:
                 )
                 nodes += len(draft)
                 tokens = text.answer[done : done + on_text + 1]
+                root = len(text.prompt) + done - 1
+                seen = _rows_of(states, root, root + len(tokens))
                 done += len(tokens)
                 warp.observe(tokens)
                 start = perf_counter()
-                session.observe(Committed(tokens, draft, path[:on_text]))
+                session.observe(Committed(tokens, draft, path[:on_text], hidden=seen))
                 times.append((draft.max_path_length, seconds + perf_counter() - start))
         finally:
             session.close()
         return Replayed(counts, nodes, draft_s=tuple(times))
+
+    def _loaded(self, drafter: str) -> Target:
+        """The target, for a drafter that reads its hidden states.
+
+        Raises:
+            InvalidInput: it was not loaded.
+        """
+        if self.target is None:
+            raise InvalidInput(
+                f"drafter {drafter!r} reads the target's hidden states, and the target was not "
+                "loaded; replay with --timed"
+            )
+        return self.target
 
     def _reference(self, text: RecordedText) -> tuple[int, ...]:
         """The target's token at each position of the answer, after the recorded tokens."""
@@ -220,6 +243,14 @@ class Reader:
 
     def _seed_of(self, text: RecordedText) -> int:
         return self.seed + zlib.crc32(text.id.encode())
+
+
+def _rows_of(states: HiddenStates | None, start: int, end: int) -> HiddenStates | None:
+    """Some rows of the states of a text; None if there are none."""
+    if states is None:
+        return None
+    rows = states.rows(slice(start, min(end, states.num_rows)))
+    return rows if rows.num_rows else None
 
 
 def _follow(

@@ -7,11 +7,37 @@ from collections.abc import Iterator, Sequence
 from torch import Tensor
 
 from paceline.core.drafts import Draft
+from paceline.core.hidden import Hidden, HiddenStates
 from paceline.core.passes import prefill
 from paceline.core.protocols import Target, Work
+from paceline.core.view import TargetView
 
 ROWS = 64
 """Rows per pass. With a vocabulary of 152,000 their logits take 39 MB."""
+
+
+def read_states(
+    target: Target, tokens: Sequence[int], hidden: Hidden
+) -> tuple[HiddenStates | None, TargetView]:
+    """The hidden states of a text, and the target as a drafter sees it.
+
+    Args:
+        target: a model that gives these states.
+        tokens: the whole text.
+        hidden: the states wanted.
+
+    Returns:
+        One row for every token but the last, which no pass has to see; None for a single token.
+    """
+    slot = target.open(max(1, len(tokens) - 1))
+    try:
+        view = target.view(slot)
+        if len(tokens) < 2:
+            return None, view
+        (scores,) = target.score([Work(slot, tokens[:-1], logits=False, hidden=hidden)])
+        return scores.hidden, view
+    finally:
+        target.close(slot)
 
 
 def teacher_forced(
