@@ -5,15 +5,21 @@ Source: 2607.05147.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar
 
+from paceline.drafting.heads.contract import Head
 from paceline.drafting.heads.drafter import HeadDrafter
 
 
 @dataclass(frozen=True, slots=True)
 class DsparkDrafter(HeadDrafter):
-    """Draft with a DSpark head; see `HeadDrafter` for the settings.
+    """Draft with a DSpark head.
+
+    Args:
+        head: a DSpark head, or its path as the option `draft_head`.
+
+    For the other settings see `drafting.heads.drafter.HeadDrafter`.
 
     Example:
         >>> from paceline.models.heads import load_head
@@ -22,3 +28,5 @@ class DsparkDrafter(HeadDrafter):
     """
 
     name: ClassVar[str] = "dspark"
+
+    head: Head = field(repr=False)

@@ -6,17 +6,23 @@ own output.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar
 
+from paceline.drafting.heads.contract import Head
 from paceline.drafting.heads.drafter import HeadDrafter
 
 
 @dataclass(frozen=True, slots=True)
 class MtpDrafter(HeadDrafter):
-    """Draft with an MTP module; see `HeadDrafter` for the settings.
+    """Draft with an MTP module.
 
     A level takes one pass of the module, which is one layer and the model's output head.
+
+    Args:
+        head: a model's MTP module, or its path as the option `draft_head`.
+
+    For the other settings see `drafting.heads.drafter.HeadDrafter`.
 
     Example:
         >>> from paceline.models.heads import load_head
@@ -25,3 +31,5 @@ class MtpDrafter(HeadDrafter):
     """
 
     name: ClassVar[str] = "mtp"
+
+    head: Head = field(repr=False)

@@ -57,7 +57,7 @@ def midlayer(weights: dict[str, Tensor]) -> dict[str, Tensor]:
     return {**named, "d2t": KEPT - torch.arange(len(KEPT)), "t2d": known}
 
 
-def load(folder: Path, **options: Any) -> Any:
+def load(folder: Path | str, **options: Any) -> Any:
     return load_head(folder, TARGET, dtype=torch.float32, **options)
 
 
@@ -83,7 +83,7 @@ def test_layers_are_numbered_as_the_dialect_numbers_them(
     head = load(folder, dialect=dialect)
     hidden, equations = random_hidden(len(TOKENS)), eagle3(weights, LAYERS)
     assert hidden.final is not None
-    assert reads(head) == LAYERS
+    assert reads(head) == reads(load(f"{folder}@{dialect}")) == LAYERS
     close(logits_of(head), equations.logits(hidden.layers, hidden.final, TOKENS, DRAFTED))
 
 
@@ -91,10 +91,17 @@ def test_a_file_that_may_mean_either_is_refused(tmp_path: Path) -> None:
     weights = midlayer(weights_of(settings_of()))
     for setting in ({IDS: [1, 2, 4]}, {"norm_output": True}):
         folder = write(tmp_path, weights, **setting)
-        with pytest.raises(InvalidInput, match="dialect= 'eagle', 'vllm', 'specforge'"):
+        with pytest.raises(InvalidInput, match=r"@eagle, .*@vllm, .*@specforge"):
             load(folder)
         with pytest.raises(InvalidInput, match="unknown dialect 'sglang'"):
             load(folder, dialect="sglang")
+    with pytest.raises(InvalidInput, match="no such draft head"):
+        load(f"{folder}@sglang")
+    with pytest.raises(InvalidInput, match="another dialect"):
+        load(f"{folder}@vllm", dialect="eagle")
+    # A folder that is there is meant, whatever it is called.
+    folder = write(tmp_path / "a@vllm", weights, **{IDS: [1, 2, 4]})
+    assert reads(load(folder, dialect="specforge")) == (2, 3, 5)
 
 
 def test_without_numbers_all_dialects_read_the_same_layers(tmp_path: Path) -> None:

@@ -278,7 +278,7 @@ BAD: dict[str, tuple[Change, type[PacelineError], str]] = {
         ModelError,
         "lm_head",
     ),
-    "residual unknown": (_without("norm_before_residual"), InvalidInput, "dialect='vllm'"),
+    "residual unknown": (_without("norm_before_residual"), InvalidInput, "@vllm"),
 }
 
 

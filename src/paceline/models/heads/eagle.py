@@ -73,8 +73,8 @@ def eagle3_settings(files: HeadFiles, dialect: str | None) -> Eagle3Settings:
     if told and dialect is None:
         raise InvalidInput(
             f"{name} sets {' and '.join(told)}, which mean one thing in files of SpecForge and "
-            "another in those of vLLM (see the formats in the documentation). Name who wrote it: "
-            f"dialect= {', '.join(map(repr, DIALECTS))}"
+            "another in those of vLLM (docs/drafters/eagle.md). Name who wrote it: "
+            f"{', '.join(f'{files.name}@{one}' for one in DIALECTS)} (dialect= in load_head)"
         )
     is_specforge = dialect == "specforge"
     if is_specforge and config.get("norm_output") is False:

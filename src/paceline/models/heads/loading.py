@@ -30,6 +30,9 @@ FORMATS: tuple[HeadFormat, ...] = (
 )
 """The formats, in the order in which they are tried: the first that recognises a file reads it."""
 
+DIALECTS = ("eagle", "vllm", "specforge", "speculators")
+"""Who may have written a file; see `load_head`."""
+
 
 def load_head(
     source: str | Path,
@@ -44,7 +47,7 @@ def load_head(
     """Load a draft head, whatever its format.
 
     Args:
-        source: the folder or file of a head, or its hub name.
+        source: the folder or file of a head, or its hub name; `PATH@DIALECT` names its dialect.
         target: the info of the model that it is to draft for (`model.target.info`); its sizes are
             compared with the head's.
         dtype: of its weights and activations; None keeps that of the file, but float16 becomes what
@@ -52,8 +55,8 @@ def load_head(
         storage: how its products are stored: "auto", "plain", "packed", "int8" or "int4". Drafts
             are verified, so a head may be coarse.
         device: where it runs; best where the target's states are.
-        dialect: for files in which the numbering of the layers cannot be seen; the error names the
-            choices.
+        dialect: who wrote a file whose settings mean different things to different programs:
+            "eagle", "vllm", "specforge" or "speculators". A file that needs it is refused without.
         allow_pickle: accept pickled weights.
 
     Returns:
@@ -69,6 +72,7 @@ def load_head(
         'medusa'
     """
     check_storage(storage)
+    source, dialect = _named_dialect(source, dialect)
     files = open_files(source, allow_pickle=allow_pickle)
     found = next((one for one in FORMATS if one.recognises(files)), None)
     if found is None:
@@ -86,3 +90,13 @@ def load_head(
     except (InvalidInput, ModelError) as error:
         error.add_note(f"read as a {found.name} head")
         raise
+
+
+def _named_dialect(source: str | Path, dialect: str | None) -> tuple[str | Path, str | None]:
+    """The source and the dialect that stands after it, as in "heads/eagle3@specforge"."""
+    path, at, named = str(source).rpartition("@")
+    if not at or named not in DIALECTS or Path(source).exists():
+        return source, dialect
+    if dialect not in (None, named):
+        raise InvalidInput(f"{source} names another dialect than {dialect!r}; leave one out")
+    return path, named

@@ -87,8 +87,8 @@ def eagle3_settings(files: HeadFiles, dialect: str | None) -> Eagle3Settings:
         if dialect not in _RESIDUAL:
             raise InvalidInput(
                 f"{name} does not say norm_before_residual: the speculators package then takes "
-                "False, and vLLM True. Name what it was made with: dialect='speculators' or "
-                "dialect='vllm'"
+                f"False, and vLLM True. Name which it was made for: {files.name}@speculators or "
+                f"{files.name}@vllm (dialect= in load_head)"
             )
         residual = _RESIDUAL[dialect]
     mask = None
