@@ -16,7 +16,8 @@ from paceline.errors import InvalidInput, NoSpace
 from paceline.train import loop as module
 from paceline.train import store
 from paceline.train.data import Dataset
-from paceline.train.loop import PROBED_STEPS, Plan, Progress, Trainer, learning_rate
+from paceline.train.loop import PROBED_STEPS, Plan, Trainer, learning_rate
+from paceline.train.progress import PATIENCE, Progress
 from tests.train import languages
 from tests.train.test_medusa import objective
 
@@ -115,7 +116,7 @@ def test_the_best_is_kept_and_training_ends_where_nothing_better_comes(
 
     run.objective.replay = replay  # type: ignore[method-assign]
     assert run.run() == "stale"
-    assert run.progress.step == len(seen) == 22 + module.PATIENCE
+    assert run.progress.step == len(seen) == 22 + PATIENCE
     assert run.progress.best == run.progress.points[1]
     for name, value in run.parameters.items():
         assert torch.equal(value, seen[1][name])

@@ -8,7 +8,7 @@ from time import monotonic
 from typing import TYPE_CHECKING
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn
+from rich.progress import Progress, SpinnerColumn, TextColumn
 
 from paceline.cli import terminal
 
@@ -22,7 +22,7 @@ LINE_S = 20.0
 
 @contextmanager
 def progress_view() -> Iterator[Tell]:
-    """A bar on a terminal; elsewhere a line now and then."""
+    """A line that moves on a terminal; elsewhere a line now and then."""
     console = terminal.err()
     if not console.is_terminal:
         yield _Lines(console)
@@ -30,7 +30,6 @@ def progress_view() -> Iterator[Tell]:
     bar = Progress(
         SpinnerColumn("line"),
         TextColumn("{task.description}"),
-        BarColumn(bar_width=24),
         TextColumn("{task.fields[about]}"),
         console=console,
         transient=True,

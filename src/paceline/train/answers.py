@@ -76,7 +76,13 @@ def seed_of(seed: int, number: int) -> int:
     return (seed * 0x9E3779B97F4A7C15 + number) % 2**64
 
 
-def own_sampler(model: LanguageModel, seed: int, batch: int, ends: Callable[[], bool]) -> Sampler:
+def own_sampler(
+    model: LanguageModel,
+    seed: int,
+    batch: int,
+    ends: Callable[[], bool],
+    told: Callable[[], object] = lambda: None,
+) -> Sampler:
     """What lets the target write prompts; see `prompts.Sampler`.
 
     Args:
@@ -84,6 +90,7 @@ def own_sampler(model: LanguageModel, seed: int, batch: int, ends: Callable[[], 
         seed: of the draws.
         batch: how many are written at once.
         ends: asked after each round.
+        told: called after each round.
     """
 
     def sample(
@@ -104,6 +111,7 @@ def own_sampler(model: LanguageModel, seed: int, batch: int, ends: Callable[[], 
             while engine.is_busy:
                 if ends():
                     raise Ended
+                told()
                 for event in engine.step():
                     if isinstance(event, Failed):
                         raise event.error

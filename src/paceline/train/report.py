@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from paceline.economics import stats
-from paceline.train.loop import Point, Progress
+from paceline.train.progress import Point, Progress
 from paceline.train.result import Trained
 from paceline.workbench.report import (
     Block,

@@ -9,7 +9,7 @@ from typing import Any
 
 from paceline.economics import stats
 from paceline.train.data import Vocabulary
-from paceline.train.loop import Progress
+from paceline.train.progress import Progress
 from paceline.train.settings import SCHEMA, RunFolder, Settings
 
 

@@ -14,9 +14,10 @@ from paceline.models.loading import native_dtype
 from paceline.train.answers import Answering, fill, own_sampler
 from paceline.train.data import Dataset
 from paceline.train.fixed import Fixed, check_data, check_states, fix
-from paceline.train.loop import Progress, Trainer
+from paceline.train.loop import Trainer
 from paceline.train.meter import Meter, Progressed, Tell
 from paceline.train.objective import Objective
+from paceline.train.progress import Progress
 from paceline.train.prompts import Filter, GivenPrompts, OwnPrompts, Prompt
 from paceline.train.result import Trained
 from paceline.train.settings import RunFolder, Settings
@@ -135,18 +136,19 @@ class _Run:
         limit = model.target.info.max_length
         passes = Filter(excluded, None if limit is None else limit - ROOM_FOR_ANSWER)
         deadline = self.budget.after(CAPTURE_SHARE)
+        meter = Meter("capturing answers", "tokens", self.clock, done)
         sampler = own_sampler(
             model,
             settings.seed,
             settings.batch,
             lambda: self.stops() or (deadline is not None and self.clock() >= deadline),
+            lambda: self.tell(meter.at(settings.tokens, deadline, "writing prompts")),
         )
         source = (
             OwnPrompts(model.tokenizer, sampler, passes, settings.batch)
             if given is None
             else GivenPrompts(given(model), passes)
         )
-        meter = Meter("capturing answers", "tokens", self.clock, done)
 
         def told(count: int) -> None:
             meter.add(count, count)
@@ -223,8 +225,8 @@ class _Run:
 
 
 def note_of(progress: Progress) -> str:
-    """The loss and the acceptance so far, in words."""
+    """The loss, and the best mean acceptance length so far."""
     recent = progress.curve[-20:]
     words = f"loss {sum(recent) / len(recent):.2f}"
     best = progress.best
-    return words if best is None else f"{words}, acceptance length {best.length:.2f}"
+    return words if best is None else f"{words}, length {best.length:.2f}"
