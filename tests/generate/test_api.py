@@ -351,6 +351,7 @@ class TestRefusals:
             {"references": [[-1]]},
         ],
         "draft_model": [3, [], {}, b"name", len],
+        "draft_head": [3, [], {}, b"name", len, "heads/nowhere/at/all"],
         "draft_storage": ["int4", "int2", 4],
         "draft_head_tokens": [5, 0, "most", 2.5],
         "tools": [5, "add", {}, [3], [{}]],
@@ -444,7 +445,7 @@ class TestRefusals:
                 InvalidInput, match="the one given stays as it was loaded; give its name"
             ):
                 model.generate(PROMPT, draft_model=draft, **form)  # type: ignore[call-overload]
-            with pytest.raises(InvalidInput, match="require a draft model; give draft_model"):
+            with pytest.raises(InvalidInput, match="require a draft model or a draft head; give"):
                 model.generate(PROMPT, **form)  # type: ignore[call-overload]
 
 

@@ -75,6 +75,25 @@ def test_it_goes_with_every_other_option(
     assert found.spec["num_draft_tokens"] > 0
 
 
+@pytest.mark.parametrize("kind", ["medusa", "hydra", "mlp", "eagle"])
+def test_it_is_cut_to_the_most_frequent_tokens_and_those_that_control(
+    model: LanguageModel, heads: dict[str, Path], kind: str
+) -> None:
+    whole, options = plainly(model, max_tokens=12), {"num_draft_tokens": 3, "max_tokens": 12}
+    found = model.generate(PROMPT, draft_head=heads[kind], draft_head_tokens=40, **options)  # type: ignore[call-overload]
+    assert tuple(found.token_ids) == whole
+    drafter: Any = model.drafter(draft_head=heads[kind], draft_head_tokens=40)
+    kept = drafter.head.token_ids.tolist()
+    assert set(range(40)) | set(model.eos_token_ids) <= set(kept)
+    assert len(kept) < 60
+
+
+def test_one_that_is_loaded_is_not_cut(model: LanguageModel, heads: dict[str, Path]) -> None:
+    loaded = load_head(heads["medusa"])
+    with pytest.raises(InvalidInput, match="draft_head_tokens says how a draft head is loaded"):
+        model.generate(PROMPT, draft_head=loaded, draft_head_tokens=9)
+
+
 def test_sampled_text_under_auto_is_that_of_its_seed(
     model: LanguageModel, heads: dict[str, Path]
 ) -> None:
@@ -115,7 +134,7 @@ def test_it_is_loaded_once(
     model = load(folder, dtype="float32")
     for storage in (None, None, "int8", None):
         model.generate(PROMPT, draft_head=heads["mlp"], draft_storage=storage, max_tokens=2)
-    assert loads == ["auto", "int8"]
+    assert loads == ["auto", "int8"], "once for each form"
 
 
 def test_a_pickled_one_needs_the_switch_of_the_model(
@@ -141,7 +160,7 @@ class TestRefused:
             ({"drafter": "ngram,recycling"}, "none of the drafters ngram, recycling takes a draft"),
             ({"draft_model": "small"}, "draft_model and draft_head are both given"),
             ({"drafter_options": {"head": "other"}}, "the draft head is given twice"),
-            ({"draft_head_tokens": 9}, "require a draft model"),
+            ({"draft_head_tokens": 0}, "head_tokens must be at least 1"),
         ],
         ids=str,
     )

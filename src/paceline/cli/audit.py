@@ -130,6 +130,7 @@ def audit(
         draft_model=draft_model,
         draft_head=draft_head,
         draft_storage=draft_storage,
+        draft_head_tokens=draft_head_tokens,
     )
     trust: dict[str, Any] = {
         "trust_remote_code": trust_remote_code,

@@ -39,6 +39,7 @@ class Drafting:
     draft_model: str | None
     draft_head: str | None
     draft_storage: str | None
+    draft_head_tokens: HeadTokens
 
     def check(self) -> None:
         """Refuse what cannot work before a model is loaded, which takes seconds.
@@ -73,7 +74,8 @@ class Drafting:
             "draft_head": self.draft_head,
         }
         if draft is None:  # a draft model is loaded in its form; a head is not yet
-            return {**found, "draft_storage": self.draft_storage}
+            form = self.draft_storage, self.draft_head_tokens
+            return {**found, "draft_storage": form[0], "draft_head_tokens": form[1]}
         return {**found, "draft_model": draft}
 
 
@@ -112,7 +114,7 @@ def check_draft_storage(
     draft_head: str | None = None,
 ) -> None:
     """Refuse options of a draft model if there is none; a draft head has a storage too."""
-    if draft_model is None and (head_tokens or (storage and draft_head is None)):
+    if draft_model is None and draft_head is None and (storage or head_tokens):
         raise InvalidInput(
             "--draft-storage and --draft-head-tokens require --draft-model; give one, or leave "
             "them out"

@@ -214,7 +214,12 @@ class LanguageModel:
         info = self.target.info
         drafts = DraftModels(info, self.tokenizer, load_draft)
         object.__setattr__(self, "_drafts", drafts)
-        heads = DraftHeads(info, lambda: self.decoder.device, self.allow_pickle)
+        heads = DraftHeads(
+            info,
+            lambda: self.decoder.device,
+            self.allow_pickle,
+            lambda count, size: loading.head_ids(count, size, self.tokenizer, self.eos_token_ids),
+        )
         object.__setattr__(self, "_heads", heads)
 
     def __repr__(self) -> str:

@@ -131,8 +131,10 @@ def resolve(
     if isinstance(choice, Choice):
         storage, head_tokens = values["draft_storage"], values["draft_head_tokens"]
         is_of_model = choice.has_draft_model or not choice.has_head
-        choice = heads.open(choice, None if is_of_model else storage, rule)
-        opened = drafts.open(choice, storage if is_of_model else None, head_tokens)
+        nothing = None, None
+        form = storage, head_tokens
+        choice = heads.open(choice, *(nothing if is_of_model else form), rule=rule)
+        opened = drafts.open(choice, *(form if is_of_model else nothing))
         choice, draft = _with_default(choice, values, rule, target, opened)
     drafter = make_drafter(choice, opened, tokenizer)
     controller = make_controller(

@@ -6,9 +6,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Lock
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
+from torch import Tensor
 
 from paceline.core.drafts import Scheme
 from paceline.core.protocols import Verifier
@@ -17,6 +18,7 @@ from paceline.drafting.heads.contract import Head
 from paceline.errors import InvalidInput
 from paceline.generate import plugins
 from paceline.generate.choice import Choice
+from paceline.generate.drafts import HeadTokens
 from paceline.kernels.packing import Storage
 from paceline.models.heads import load_head
 
@@ -29,6 +31,13 @@ CHAIN: Mapping[str, Any] = {"shape": "chain"}
 """The settings of a head where the target or the rule takes no trees."""
 
 
+class _Form(NamedTuple):
+    """How a head is loaded; see `load_head`."""
+
+    storage: Storage
+    head_tokens: HeadTokens
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class DraftHeads:
     """The draft heads of one target.
@@ -37,16 +46,24 @@ class DraftHeads:
         target: what is known about the target; None if that comes with each call.
         device: says where its hidden states are, when a head is loaded.
         allow_pickle: accept pickled heads.
+        token_ids: from a number and the size of the vocabulary to the ids of that many of the most
+            frequent tokens, and of the control tokens.
     """
 
     target: TargetInfo | None
     device: Callable[[], torch.device | str] = lambda: "cpu"
     allow_pickle: bool = False
-    _loaded: dict[tuple[str, Storage], Head] = field(default_factory=dict, repr=False)
+    token_ids: Callable[[int, int], Tensor | None] = lambda count, vocab_size: None
+    _loaded: dict[tuple[str, _Form], Head] = field(default_factory=dict, repr=False)
     _lock: Lock = field(default_factory=Lock, repr=False)
 
     def open(
-        self, choice: Choice, storage: Storage | None = None, rule: Verifier | None = None
+        self,
+        choice: Choice,
+        storage: Storage | None = None,
+        head_tokens: HeadTokens = None,
+        *,
+        rule: Verifier | None = None,
     ) -> Choice:
         """The choice with its head loaded, under the name of the head's own drafter.
 
@@ -55,17 +72,28 @@ class DraftHeads:
         Args:
             choice: any choice; those without a head stay as they are.
             storage: how the weights are stored; None is "auto".
+            head_tokens: how many of the most frequent tokens the head may propose; None and "all"
+                leave it to the file.
             rule: the rule that the user named; None leaves it to the drafter.
 
         Raises:
             PacelineError: the head cannot be loaded, or does not match the target.
         """
-        return choice.with_heads(lambda one: self._opened(one, storage or "auto", rule))
+        return choice.with_heads(
+            lambda one: self._opened(one, storage or "auto", head_tokens, rule)
+        )
 
-    def _opened(self, choice: Choice, storage: Storage, rule: Verifier | None) -> Choice:
+    def _opened(
+        self, choice: Choice, storage: Storage, head_tokens: HeadTokens, rule: Verifier | None
+    ) -> Choice:
         head = choice.settings["head"]
         if isinstance(head, (str, Path)):
-            head = self._load(str(head), storage)
+            head = self._load(str(head), _Form(storage, head_tokens))
+        elif head_tokens is not None:
+            raise InvalidInput(
+                "draft_head_tokens says how a draft head is loaded, and the one given is loaded; "
+                "give token_ids to paceline.load_head, or give its path"
+            )
         own = getattr(head, "drafter", None)
         if own is None:
             raise InvalidInput(
@@ -76,23 +104,27 @@ class DraftHeads:
         found = choice._replace(name=name, settings={**choice.settings, "head": head})
         return found if self._takes_trees(rule) else as_chain(found)
 
-    def _load(self, source: str, storage: Storage) -> Head:
+    def _load(self, source: str, form: _Form) -> Head:
         with self._lock:  # a second thread waits for the head instead of loading it too
-            if (source, storage) not in self._loaded:
-                self._loaded[source, storage] = load_head(
+            if (source, form) not in self._loaded:
+                kept = None
+                if self.target is not None and isinstance(form.head_tokens, int):
+                    kept = self.token_ids(form.head_tokens, self.target.vocab_size)
+                self._loaded[source, form] = load_head(
                     source,
                     self.target,
-                    storage=storage,
+                    storage=form.storage,
                     device=self.device(),
+                    token_ids=kept,
                     allow_pickle=self.allow_pickle,
                 )
-        return self._loaded[source, storage]
+        return self._loaded[source, form]
 
     def beside(self, target: TargetInfo, device: torch.device) -> DraftHeads:
         """The same heads for a target that is known now, loaded where its states are."""
-        found = DraftHeads(target, lambda: device, self.allow_pickle)
-        for source, storage in self._loaded:
-            found._load(source, storage)
+        found = DraftHeads(target, lambda: device, self.allow_pickle, self.token_ids)
+        for source, form in self._loaded:
+            found._load(source, form)
         return found
 
     def same(self, head: Head, of: DraftHeads) -> Head:

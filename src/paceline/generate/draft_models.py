@@ -83,8 +83,8 @@ class DraftModels:
             found[id(part.draft_model)] = draft
         if (storage is not None or head_tokens is not None) and not found:
             raise InvalidInput(
-                "draft_storage and draft_head_tokens require a draft model (or draft_storage a "
-                "draft head); give draft_model, or leave them out"
+                "draft_storage and draft_head_tokens require a draft model or a draft head; give "
+                "draft_model or draft_head, or leave them out"
             )
         return found
 

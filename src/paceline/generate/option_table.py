@@ -122,7 +122,8 @@ TABLE: Mapping[str, Option] = {
     ),
     "draft_head_tokens": _draft(
         "Let the draft model propose only its N most frequent tokens and those of the text, or "
-        "all. Default: 48,000 if its vocabulary is clearly larger.",
+        "all; without one, the draft head its N most frequent tokens. Default: for a draft model "
+        "48,000 if its vocabulary is clearly larger.",
         flags=("--draft-head-tokens",),
         metavar="N|all",
         doors=EVERYWHERE,

@@ -167,7 +167,7 @@ def load_weights(
             # torch's int8 product is hardly faster than oneDNN's in bfloat16, and the head is what
             # distinguishes close tokens.
             head_storage="auto" if storage == "int8" else storage,
-            head_ids=_head_ids(head_tokens, model.config.vocab_size, tokenizer, ends),
+            head_ids=head_ids(head_tokens, model.config.vocab_size, tokenizer, ends),
         )
         return Loaded(decoder, tokenizer, ends, sampling)
     if storage.startswith("int") or head_tokens is not None:
@@ -293,7 +293,7 @@ def _check_report(name: str, report: Mapping[str, Any]) -> None:
         raise without_place(name, left)
 
 
-def _head_ids(
+def head_ids(
     head_tokens: int | Iterable[int] | None,
     vocab_size: int,
     tokenizer: Any,

@@ -176,3 +176,14 @@ class TestRefused:
         tensors["hydra_lm_head.1.weight"] = torch.ones(VOCAB - 1, HIDDEN)
         with pytest.raises(ModelError, match="the output layers have 39 and 40 rows"):
             load_head(written(tmp_path / "h", tensors), TARGET)
+
+
+def test_it_is_cut_to_some_tokens(tmp_path: Path) -> None:
+    tensors, kept = tensors_of(), torch.tensor([2, 30])
+    head = load_head(written(tmp_path / "h", tensors), TARGET, token_ids=kept)
+    assert head.token_ids is not None
+    assert head.token_ids.tolist() == [2, 30]
+    found = levels_of(head, HiddenStates({}, torch.stack([0 * X, X])))
+    for path, logits in found.items():
+        expected = by_the_equations(tensors, path)[kept]
+        torch.testing.assert_close(logits, expected, rtol=0, atol=1e-5)

@@ -295,3 +295,38 @@ class TestRefused:
         (tmp_path / "file").write_text("")
         with pytest.raises(InvalidInput, match="cannot write"):
             save_medusa(weights_of(), tmp_path / "file", base_model="tiny", vocab_size=VOCAB)
+
+
+class TestCut:
+    """`token_ids`: only some outputs are kept."""
+
+    KEPT = torch.tensor([60, 3, 8, 3])
+
+    def test_the_rows_of_others_are_left_out(self, folder: Path) -> None:
+        head, whole = load_head(folder, TARGET, token_ids=self.KEPT), load_head(folder, TARGET)
+        assert head.token_ids is not None
+        assert head.token_ids.tolist() == [3, 8, 60]
+        torch.testing.assert_close(
+            logits_of(head, X), logits_of(whole, X)[:, head.token_ids], rtol=0, atol=1e-5
+        )
+        assert head.num_bytes < whole.num_bytes
+
+    def test_a_head_that_is_cut_is_cut_further(self, tmp_path: Path) -> None:
+        whole = weights_of()
+        ids = torch.tensor([3, 5, 60])
+        cut = Weights(whole.blocks, [output[ids] for output in whole.outputs], ids)
+        save_medusa(cut, tmp_path / "h", base_model="tiny", vocab_size=VOCAB)
+        head = load_head(tmp_path / "h", TARGET, token_ids=self.KEPT)
+        assert head.token_ids is not None
+        assert head.token_ids.tolist() == [3, 60]
+        expected = by_the_equations(whole, X)[:, [3, 60]]
+        torch.testing.assert_close(logits_of(head, X), expected, rtol=0, atol=1e-5)
+        with pytest.raises(InvalidInput, match="none of which is among the 2 that it is to be cut"):
+            load_head(tmp_path / "h", TARGET, token_ids=torch.tensor([1, 2]))
+
+    def test_the_target_s_own_output_head_stays_whole(self, tmp_path: Path) -> None:
+        save_medusa(
+            weights_of()._replace(outputs=[]), tmp_path / "h", base_model="t", vocab_size=VOCAB
+        )
+        with pytest.raises(InvalidInput, match="the target's own output head, which cannot be cut"):
+            load_head(tmp_path / "h", TARGET, token_ids=self.KEPT)

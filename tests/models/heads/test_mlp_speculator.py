@@ -170,3 +170,17 @@ class TestRefused:
         folder = written(tmp_path / "h", tensors_of(), n_predict=2)
         with pytest.raises(ModelError, match="5 of its tensors have no place in a MLPSpeculator"):
             load_head(folder, TARGET)
+
+
+def test_it_is_cut_to_some_tokens(tmp_path: Path) -> None:
+    tensors, kept = tensors_of(), torch.tensor([2, 30])
+    head = load_head(written(tmp_path / "h", tensors), TARGET, token_ids=kept)
+    assert head.token_ids is not None
+    assert head.token_ids.tolist() == [2, 30]
+    state = head.open(TargetView(TARGET), 10)
+    with torch.inference_mode():
+        state.observe(HiddenStates({}, X[None]), [7])
+        state.start(3)
+        found = state.follow([0], [39])[0]
+    expected = by_the_equations(tensors, (7, 39))[kept]
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-5)

@@ -62,6 +62,7 @@ from paceline.integrations.huggingface.refusals import (
 )
 from paceline.integrations.huggingface.rows import Row
 from paceline.kernels.packing import Storage
+from paceline.models.loading import head_ids
 from paceline.sampling.noise import SeededNoise
 from paceline.targets.cached import PREFILL_ROWS, CachedTarget
 from paceline.targets.hf.choice import decoder_of
@@ -197,12 +198,13 @@ def speculate(
     strings = _stop_strings(stop_strings, tokenizer)
     choice = choose(drafter, options, draft_model, draft_head)
     drafts: dict[int, OpenDraft] = {}
-    heads, told = DraftHeads(None), None
+    heads, told = DraftHeads(None, token_ids=lambda n, size: head_ids(n, size, tokenizer, ())), None
     if isinstance(choice, Choice):
         is_of_model = choice.has_draft_model or not choice.has_head
-        choice = heads.open(choice, None if is_of_model else draft_storage, rule)
+        form, nothing = (draft_storage, draft_head_tokens), (None, None)
+        choice = heads.open(choice, *(nothing if is_of_model else form), rule=rule)
         models = DraftModels(None, tokenizer, load_draft)
-        drafts = models.open(choice, draft_storage if is_of_model else None, draft_head_tokens)
+        drafts = models.open(choice, *(form if is_of_model else nothing))
         told = describe_heads(choice)
     draft = next(iter(drafts.values()), None)
     chain = as_chain(choice) if isinstance(choice, Choice) else choice

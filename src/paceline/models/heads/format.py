@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -29,6 +30,7 @@ class HeadOptions:
         device: where it runs.
         dialect: which numbering of layers the file has, for formats in which it cannot be seen;
             None leaves it to the file.
+        token_ids: the only tokens that the head is to propose; None keeps all. See `kept_outputs`.
     """
 
     target: TargetInfo | None = None
@@ -36,6 +38,7 @@ class HeadOptions:
     storage: Storage = "auto"
     device: torch.device | str = "cpu"
     dialect: str | None = None
+    token_ids: Tensor | None = None
 
     def dtype_for(self, weight: Tensor) -> torch.dtype:
         """The dtype of a head whose file has this weight."""
@@ -104,6 +107,43 @@ def check_target(
             f"{files.path} is a head for another target than {target.name}: "
             f"{', '.join(differing)}; give a head that was trained for {target.name}"
         )
+
+
+class Kept(NamedTuple):
+    """The outputs of a head that are kept: their places, and the target's ids of them."""
+
+    places: Tensor | None
+    token_ids: Tensor | None
+
+    def of(self, rows: Tensor) -> Tensor:
+        """The rows of a weight or bias that are kept."""
+        return rows if self.places is None else rows[self.places]
+
+
+def kept_outputs(files: HeadFiles, token_ids: Tensor | None, options: HeadOptions) -> Kept:
+    """Which outputs of a head are kept under `HeadOptions.token_ids`.
+
+    Args:
+        files: of the head.
+        token_ids: the target's id of each output, ascending; None if output i is token i.
+        options: of the load.
+
+    Raises:
+        InvalidInput: none is left.
+    """
+    wanted = options.token_ids
+    if wanted is None:
+        return Kept(None, token_ids)
+    wanted = wanted.unique()  # type: ignore[no-untyped-call]
+    if token_ids is None:
+        return Kept(wanted, wanted)
+    places = torch.isin(token_ids, wanted).nonzero().flatten()
+    if not len(places):
+        raise InvalidInput(
+            f"{files.path} proposes {len(token_ids):,} tokens, none of which is among the "
+            f"{len(wanted):,} that it is to be cut to; leave draft_head_tokens out, or give more"
+        )
+    return Kept(places, token_ids[places])
 
 
 class Product:

@@ -25,7 +25,13 @@ from paceline.core.view import TargetView
 from paceline.drafting.heads.sequential import SequentialState, Stepped
 from paceline.errors import InvalidInput, ModelError
 from paceline.models.heads.files import HeadFiles
-from paceline.models.heads.format import HeadFormat, HeadOptions, Product, check_target
+from paceline.models.heads.format import (
+    HeadFormat,
+    HeadOptions,
+    Product,
+    check_target,
+    kept_outputs,
+)
 
 _BLOCK = re.compile(r"hydra_mlp\.(\d+)\.(\d+)\.linear\.weight")
 _OUTPUT = re.compile(r"hydra_lm_head\.(\d+)\.(?:(\d+)\.)?weight")
@@ -143,17 +149,22 @@ def _read(files: HeadFiles, options: HeadOptions) -> HydraHead:
             own.append(Block(linear, residual))
         blocks.append(tuple(own))
         stem = outputs.get(head, f"hydra_lm_head.{head}.weight").removesuffix(".weight")
-        ends.append(_product(files, options, dtype, stem, (None, hidden)))
+        ends.append(_taken(files, stem, (None, hidden)))
     files.refuse_leftovers("Hydra")
-    rows = {end.out_features for end in ends}
+    rows = {len(weight) for weight, _ in ends}
     if len(rows) > 1:
         raise ModelError(
             f"{files.path}: the output layers have {' and '.join(map(str, sorted(rows)))} rows; "
             "the tensors do not belong together"
         )
     check_target(files, options.target, hidden_size=hidden, vocab_size=rows.pop())
+    kept = kept_outputs(files, None, options)
+    products = tuple(
+        Product(kept.of(weight), None if bias is None else kept.of(bias), options, dtype)
+        for weight, bias in ends
+    )
     layer = _layer(files, options.target)
-    return HydraHead(files.name, tuple(blocks), tuple(ends), dtype, grounded, layer)
+    return HydraHead(files.name, tuple(blocks), products, dtype, grounded, layer, kept.token_ids)
 
 
 def _layer(files: HeadFiles, target: TargetInfo | None) -> int | None:
@@ -177,11 +188,18 @@ def _product(
     stem: str,
     shape: tuple[int | None, int],
 ) -> Product:
+    return Product(*_taken(files, stem, shape), options, dtype)
+
+
+def _taken(
+    files: HeadFiles, stem: str, shape: tuple[int | None, int]
+) -> tuple[Tensor, Tensor | None]:
+    """A weight, and its bias if it has one."""
     weight = files.take(f"{stem}.weight", shape, why="its first block")
     bias = None
     if files.has(f"{stem}.bias"):
         bias = files.take(f"{stem}.bias", (len(weight),), why="its weight")
-    return Product(weight, bias, options, dtype)
+    return weight, bias
 
 
 def _recognises(files: HeadFiles) -> bool:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import torch
+from torch import Tensor
 
 from paceline.core.target import TargetInfo
 from paceline.drafting.heads.contract import Head
@@ -42,6 +43,7 @@ def load_head(
     storage: Storage = "auto",
     device: torch.device | str = "cpu",
     dialect: str | None = None,
+    token_ids: Tensor | None = None,
     allow_pickle: bool = False,
 ) -> Head:
     """Load a draft head, whatever its format.
@@ -57,6 +59,8 @@ def load_head(
         device: where it runs; best where the target's states are.
         dialect: who wrote a file whose settings mean different things to different programs:
             "eagle", "vllm", "specforge" or "speculators". A file that needs it is refused without.
+        token_ids: propose these tokens only: the output rows of the others are left out. A head
+            that has some of them only is cut to those that it has.
         allow_pickle: accept pickled weights.
 
     Returns:
@@ -83,7 +87,12 @@ def load_head(
             f"are {keys}, ..."
         )
     options = HeadOptions(
-        target=target, dtype=dtype, storage=storage, device=device, dialect=dialect
+        target=target,
+        dtype=dtype,
+        storage=storage,
+        device=device,
+        dialect=dialect,
+        token_ids=token_ids,
     )
     try:
         return found.read(files, options)

@@ -28,7 +28,13 @@ from paceline.drafting.heads.one_shot import OneShotState
 from paceline.drafting.heads.vocabulary import check_token_ids
 from paceline.errors import InvalidInput, ModelError
 from paceline.models.heads.files import HeadFiles
-from paceline.models.heads.format import HeadFormat, HeadOptions, Product, check_target
+from paceline.models.heads.format import (
+    HeadFormat,
+    HeadOptions,
+    Product,
+    check_target,
+    kept_outputs,
+)
 
 _BLOCK = re.compile(r"(?:medusa_heads?\.)?(\d+)\.(\d+)\.linear\.weight")
 _OUTPUT = re.compile(r"(?:medusa_heads?\.)?(\d+)\.(\d+)\.weight")
@@ -109,22 +115,29 @@ class MedusaHead:
         return x
 
 
-def make_head(name: str, weights: Weights, options: HeadOptions) -> MedusaHead:
-    """A head from its weights, which were checked.
+def _made(files: HeadFiles, weights: Weights, options: HeadOptions) -> MedusaHead:
+    """The head of checked weights.
 
     Raises:
-        InvalidInput: its vocabulary is not the target's.
+        InvalidInput: its vocabulary is not the target's, or cannot be cut.
     """
+    name = files.name
     dtype = options.dtype_for(weights.blocks[0][0][0] if weights.blocks[0] else weights.outputs[0])
     ids, target = weights.token_ids, options.target
     if ids is not None:
         ids = check_token_ids(name, ids, None if target is None else target.vocab_size)
+    if options.token_ids is not None and not weights.outputs:
+        raise InvalidInput(
+            f"{files.path} uses the target's own output head, which cannot be cut for it; leave "
+            "draft_head_tokens out"
+        )
+    kept = kept_outputs(files, ids, options)
     return MedusaHead(
         name,
         tuple(tuple(Product(w, b, options, dtype) for w, b in head) for head in weights.blocks),
-        tuple(Product(weight, None, options, dtype) for weight in weights.outputs),
+        tuple(Product(kept.of(weight), None, options, dtype) for weight in weights.outputs),
         dtype,
-        ids,
+        kept.token_ids,
     )
 
 
@@ -221,7 +234,7 @@ def _read(files: HeadFiles, options: HeadOptions) -> MedusaHead:
             f"{files.path} names a vocabulary of {len(weights.token_ids):,} tokens and has no "
             "output layer for them; store the rows with the head"
         )
-    return make_head(files.name, weights, options)
+    return _made(files, weights, options)
 
 
 FORMAT = HeadFormat("Medusa", _recognises, _read)

@@ -27,7 +27,13 @@ from paceline.core.view import TargetView
 from paceline.drafting.heads.sequential import SequentialState, Stepped
 from paceline.errors import ModelError
 from paceline.models.heads.files import HeadFiles
-from paceline.models.heads.format import HeadFormat, HeadOptions, Product, check_target
+from paceline.models.heads.format import (
+    HeadFormat,
+    HeadOptions,
+    Product,
+    check_target,
+    kept_outputs,
+)
 
 _EPSILON = 1e-6
 """Of the norms; the format does not store it."""
@@ -123,6 +129,7 @@ def _read(files: HeadFiles, options: HeadOptions) -> MlpHead:
     why = "its config.json"
     first = files.take(f"{prefix}proj.0.weight", (inner, hidden), why=why)
     dtype = options.dtype_for(first)
+    kept = kept_outputs(files, None, options)
     made: dict[str, Product] = {}
     vectors: dict[str, Tensor] = {}
 
@@ -138,7 +145,10 @@ def _read(files: HeadFiles, options: HeadOptions) -> MlpHead:
     def product(part: str, number: int, shape: tuple[int, int]) -> Product:
         key = key_of(part, number)
         if key not in made:
-            made[key] = Product(files.take(key, shape, why=why), None, options, dtype)
+            weight = files.take(key, shape, why=why)
+            if part == "head":
+                weight = kept.of(weight)
+            made[key] = Product(weight, None, options, dtype)
         return made[key]
 
     def vector(part: str, number: int, end: str, shape: tuple[int, ...]) -> Tensor:
@@ -163,7 +173,8 @@ def _read(files: HeadFiles, options: HeadOptions) -> MlpHead:
             f"{files.path}: its config.json ties the weights of its stages, and there is only one; "
             "the file is damaged"
         )
-    return MlpHead(files.name, stages, dtype, bool(files.config.get("scale_input", False)))
+    scale_input = bool(files.config.get("scale_input", False))
+    return MlpHead(files.name, stages, dtype, scale_input, kept.token_ids)
 
 
 def _recognises(files: HeadFiles) -> bool:

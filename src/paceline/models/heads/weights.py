@@ -14,7 +14,7 @@ from paceline.errors import InvalidInput, ModelError, UnsupportedModel
 from paceline.kernels.linear import Linear
 from paceline.kernels.packing import make_linear
 from paceline.models.heads.files import HeadFiles
-from paceline.models.heads.format import HeadOptions, check_target
+from paceline.models.heads.format import HeadOptions, check_target, kept_outputs
 from paceline.models.reasons import one_line
 from paceline.targets.dense.architecture import Architecture, unsupported
 from paceline.targets.dense.layer import Layer, LayerMath
@@ -176,7 +176,16 @@ class HeadWeights:
                 )
         if "lm_head.weight" in weights:
             rows = weights.take("lm_head.weight", (size if ids is None else len(ids), hidden))
-            output = make_linear(rows.to(self.dtype), None, self._options.storage)
+            kept = kept_outputs(self._files, ids, self._options)
+            output, ids = (
+                make_linear(kept.of(rows).to(self.dtype), None, self._options.storage),
+                kept.token_ids,
+            )
+        elif self._options.token_ids is not None:
+            raise InvalidInput(
+                f"{self.name} uses the target's own output head, which cannot be cut for it; leave "
+                "draft_head_tokens out"
+            )
         elif (target := self._options.target) and target.hidden_size not in (0, hidden):
             raise InvalidInput(
                 f"{self.name} has no output rows of its own, and states of width {hidden}; those "
