@@ -259,7 +259,7 @@ def _modules(found: FoundModel, storage: Storage) -> HFDecoder:
     except (OSError, ValueError, RuntimeError) as error:
         reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
         raise ModelError(f"cannot load {name}: {reason}") from error
-    _check_report(name, report)
+    check_report(name, report)
     if found.adapter is not None:
         merge_into(model, found.adapter)
     model.eval()
@@ -273,7 +273,7 @@ def _modules(found: FoundModel, storage: Storage) -> HFDecoder:
     return HFDecoder(model, probe=False)
 
 
-def _check_report(name: str, report: Mapping[str, Any]) -> None:
+def check_report(name: str, report: Mapping[str, Any]) -> None:
     """Refuse a model for which transformers would fill in random numbers or leave out weights.
 
     Raises:

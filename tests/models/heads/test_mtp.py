@@ -184,4 +184,6 @@ def test_bad_files_are_one_clear_error(tmp_path: Path) -> None:
     with pytest.raises(InvalidInput, match="vocabulary 70"):
         load(write(tmp_path / "c", "qwen", weights, vocab_size=70))
     with pytest.raises(UnsupportedModel, match="mixtral"):
-        load(write(tmp_path / "d", "qwen", weights, model_type="mixtral"))
+        load(write(tmp_path / "d", "speculators", weights, model_type="mixtral"))
+    with pytest.raises(ModelError, match="mlp"):  # it has no experts
+        load(write(tmp_path / "e", "qwen", weights, model_type="mixtral"))

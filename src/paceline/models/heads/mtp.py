@@ -15,12 +15,17 @@ from typing import Any
 import torch
 
 from paceline.errors import UnsupportedModel
+from paceline.kernels.packing import make_linear
 from paceline.models.heads.files import HeadFiles
-from paceline.models.heads.format import HeadFormat, HeadOptions
-from paceline.models.heads.weights import HeadWeights, layer_config
+from paceline.models.heads.format import HeadFormat, HeadOptions, check_target
+from paceline.models.heads.weights import HeadWeights, layer_config, read_config
+from paceline.models.loading import check_report
+from paceline.targets.dense.architecture import unsupported
 from paceline.targets.heads.inputs import FinalState, Projected
-from paceline.targets.heads.network import FeatureNetwork
+from paceline.targets.heads.model_layer import ModelLayerNetwork, Norms, put_inputs
+from paceline.targets.heads.network import FeatureNetwork, Vocabulary
 from paceline.targets.heads.state import FeatureHead
+from paceline.targets.hf.decoder import HFDecoder
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +108,112 @@ QWEN = ModuleKind(
 )
 
 
+def build_by_transformers(
+    files: HeadFiles, kind: ModuleKind, config: Mapping[str, Any], options: HeadOptions
+) -> FeatureHead:
+    """A module whose layer the lean decoder does not know, run by transformers' own.
+
+    Raises:
+        ModelError: a weight is missing, has another size, or has no place.
+        InvalidInput: it was made for another target.
+        UnsupportedModel: transformers does not know the layer, or it cannot be decoded.
+    """
+    name = files.name
+    layers = one_layer(config, name)
+    hidden, offset = int(layers.hidden_size), float(layers.model_type in _OFFSET)
+    check_target(files, options.target, hidden_size=hidden, vocab_size=config.get("vocab_size"))
+    names = {own: key for key in files.keys if (own := kind.rename(key)) is not None}
+    files.leave(*(files.keys - set(names.values())))
+    dtype = options.dtype_for(files.take(names.get("fc.weight", "fc.weight")))
+    for needed in ("embedding_norm.weight", "feature_norm.weight", "norm.weight"):
+        files.take(names.get(needed, needed), (hidden,))
+
+    def weight(own: str, *shape: int) -> torch.Tensor:
+        return files.take(names.get(own, own), shape).to(options.device, dtype)
+
+    size = int(config["vocab_size"])
+    embedding = (
+        weight("embed_tokens.weight", size, hidden) if "embed_tokens.weight" in names else None
+    )
+    output = None
+    if "lm_head.weight" in names:
+        output = make_linear(weight("lm_head.weight", size, hidden), None, options.storage)
+    inside = {
+        f"model.{own}": files.take(key).to(dtype)
+        for own, key in names.items()
+        if own.startswith("layers.") or own == "norm.weight"
+    }
+    model = load_one_layer(layers, inside, dtype, str(files.path)).to(options.device)
+    with torch.inference_mode():
+        network = ModelLayerNetwork(
+            name,
+            Norms(layers.rms_norm_eps, offset, dtype, torch.device(options.device)),
+            FinalState(hidden),
+            Projected(
+                make_linear(weight("fc.weight", hidden, 2 * hidden), None, options.storage),
+                weight("embedding_norm.weight", hidden),
+                weight("feature_norm.weight", hidden),
+                features_first=kind.features_first,
+            ),
+            HFDecoder(put_inputs(model)),
+            Vocabulary(embedding, output),
+            feeds_normed=kind.feeds_normed,
+            zero_first=kind.zero_first,
+        )
+    files.refuse_leftovers("MTP")
+    return FeatureHead(network, "mtp")
+
+
+_OFFSET = frozenset({"qwen3_next", "qwen3_5_text", "qwen3_5_moe_text"})
+"""The kinds of models whose norms multiply by 1 + weight."""
+
+_SMALL = 32
+"""The vocabulary of the model with one layer: nothing is read of it."""
+
+
+def one_layer(config: Mapping[str, Any], name: str) -> Any:
+    """The configuration of a model with a module's layer alone.
+
+    Raises:
+        UnsupportedModel: transformers does not know the kind.
+    """
+    changes: dict[str, Any] = {"num_hidden_layers": 1, "vocab_size": _SMALL}
+    changes["tie_word_embeddings"] = False
+    if config.get("layer_types") is not None:
+        changes["layer_types"] = ["full_attention"]
+    if config.get("mlp_layer_types") is not None:
+        changes["mlp_layer_types"] = [config["mlp_layer_types"][-1]]
+    if "first_k_dense_replace" in config:
+        changes["first_k_dense_replace"] = 0
+    for token in ("pad_token_id", "bos_token_id", "eos_token_id"):
+        changes[token] = None
+    found = read_config({**config, **changes}, name)
+    found.name_or_path = name
+    return found
+
+
+def load_one_layer(
+    config: Any, weights: dict[str, torch.Tensor], dtype: torch.dtype, name: str
+) -> Any:
+    """A model with one layer and these weights; those of its vocabulary are random.
+
+    Raises:
+        ModelError: weights are missing, of another size, or without a place.
+        UnsupportedModel: transformers has no such model.
+    """
+    from transformers import MODEL_FOR_CAUSAL_LM_MAPPING
+
+    if type(config) not in MODEL_FOR_CAUSAL_LM_MAPPING:
+        raise UnsupportedModel(f"{name}: transformers has no {config.model_type} language model")
+    noise = torch.randn(_SMALL, config.hidden_size, generator=torch.Generator().manual_seed(0))
+    weights |= dict.fromkeys(("model.embed_tokens.weight", "lm_head.weight"), noise.to(dtype))
+    model, report = MODEL_FOR_CAUSAL_LM_MAPPING[type(config)].from_pretrained(
+        None, config=config, state_dict=weights, dtype=dtype, output_loading_info=True
+    )
+    check_report(name, report)
+    return model.eval()
+
+
 def build_mtp(files: HeadFiles, kind: ModuleKind, config: Any, options: HeadOptions) -> FeatureHead:
     """A module as a head; k > 1 tokens are drafted by feeding it its own output.
 
@@ -167,6 +278,8 @@ def _read(files: HeadFiles, options: HeadOptions) -> FeatureHead:
             f"{name} has {len(numbers)} MTP modules, each for one more token; models with one are "
             "known here"
         )
+    if unsupported(read_config(config, name)) is not None:
+        return build_by_transformers(files, kind, config, options)
     return build_mtp(files, kind, layer_config(config, name), options)
 
 

@@ -30,12 +30,12 @@ def same(name: str) -> str:
     return name
 
 
-def layer_config(given: Any, name: str) -> Any:
+def read_config(given: Any, name: str) -> Any:
     """The `transformers` configuration of a head's layers.
 
     Raises:
         ModelError: it is none.
-        UnsupportedModel: layers of a kind that is not known here.
+        UnsupportedModel: layers of a kind that transformers does not know.
     """
     from huggingface_hub.errors import StrictDataclassError
     from transformers import AutoConfig
@@ -47,13 +47,23 @@ def layer_config(given: Any, name: str) -> Any:
         )
     settings = {key: value for key, value in given.items() if key != "model_type"}
     try:
-        config = AutoConfig.for_model(given["model_type"], **settings)
+        return AutoConfig.for_model(given["model_type"], **settings)
     except (ValueError, TypeError, KeyError, AttributeError, StrictDataclassError) as error:
         kind = given["model_type"]
         raise UnsupportedModel(
             f"{name}: transformers cannot read the configuration of its layers, of kind {kind!r} "
             f"({one_line(error)})"
         ) from error
+
+
+def layer_config(given: Any, name: str) -> Any:
+    """The configuration of a head's layers, which the lean decoder knows.
+
+    Raises:
+        ModelError: it is none.
+        UnsupportedModel: layers of a kind that is not known here.
+    """
+    config = read_config(given, name)
     if reason := unsupported(config):
         raise UnsupportedModel(f"{name}: its layers are of a kind that is not known here: {reason}")
     config.name_or_path = name

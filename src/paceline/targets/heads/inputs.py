@@ -17,7 +17,24 @@ from torch import Tensor
 
 from paceline.core.hidden import Hidden, HiddenStates
 from paceline.kernels.linear import Linear, pad_rows
-from paceline.targets.dense.layer import LayerMath
+
+
+class Norming(Protocol):
+    """What inputs need of the mathematics of a head."""
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Of its activations."""
+        ...
+
+    @property
+    def device(self) -> torch.device:
+        """Where it runs."""
+        ...
+
+    def norm(self, x: Tensor, weight: Tensor) -> Tensor:
+        """RMSNorm, as its layers have it."""
+        ...
 
 
 class Fuse(Protocol):
@@ -33,7 +50,7 @@ class Fuse(Protocol):
         """The width of each state."""
         ...
 
-    def __call__(self, math: LayerMath, hidden: HiddenStates) -> Tensor:
+    def __call__(self, math: Norming, hidden: HiddenStates) -> Tensor:
         """Features `[n, hidden]` of n rows."""
         ...
 
@@ -46,9 +63,7 @@ class Join(Protocol):
         """The weights of products that a pass reads."""
         ...
 
-    def __call__(
-        self, math: LayerMath, embedded: Tensor, features: Tensor
-    ) -> tuple[Tensor, Tensor]:
+    def __call__(self, math: Norming, embedded: Tensor, features: Tensor) -> tuple[Tensor, Tensor]:
         """The normed inputs of the attention `[n, in]`, and the residual `[n, hidden]`."""
         ...
 
@@ -64,7 +79,7 @@ class FinalState:
     width: int
     reads: ClassVar[Hidden] = Hidden(final=True)
 
-    def __call__(self, math: LayerMath, hidden: HiddenStates) -> Tensor:
+    def __call__(self, math: Norming, hidden: HiddenStates) -> Tensor:
         """See `Fuse`."""
         assert hidden.final is not None
         return hidden.final.to(math.device, math.dtype, copy=True)
@@ -93,11 +108,11 @@ class TappedLayers:
         """See `Fuse`."""
         return Hidden(tuple(self.layers))
 
-    def __call__(self, math: LayerMath, hidden: HiddenStates) -> Tensor:
+    def __call__(self, math: Norming, hidden: HiddenStates) -> Tensor:
         """See `Fuse`."""
         return self.fuse(math, torch.cat([hidden.layers[layer] for layer in self.layers], dim=-1))
 
-    def fuse(self, math: LayerMath, states: Tensor) -> Tensor:
+    def fuse(self, math: Norming, states: Tensor) -> Tensor:
         """The features of states that stand side by side, `[n, len(layers) * hidden]`."""
         x = states.to(math.device, math.dtype)
         if self.norm is not None:
@@ -124,9 +139,7 @@ class SideBySide:
 
     num_bytes: ClassVar[int] = 0
 
-    def __call__(
-        self, math: LayerMath, embedded: Tensor, features: Tensor
-    ) -> tuple[Tensor, Tensor]:
+    def __call__(self, math: Norming, embedded: Tensor, features: Tensor) -> tuple[Tensor, Tensor]:
         """See `Join`."""
         normed = math.norm(features, self.feature_norm)
         inputs = torch.cat([math.norm(embedded, self.embedding_norm), normed], dim=-1)
@@ -155,9 +168,7 @@ class Projected:
         """See `Join`."""
         return self.project.num_bytes
 
-    def __call__(
-        self, math: LayerMath, embedded: Tensor, features: Tensor
-    ) -> tuple[Tensor, Tensor]:
+    def __call__(self, math: Norming, embedded: Tensor, features: Tensor) -> tuple[Tensor, Tensor]:
         """See `Join`."""
         if self.embedding_norm is not None:
             embedded = math.norm(embedded, self.embedding_norm)

@@ -18,11 +18,16 @@ from paceline.core.hidden import Hidden, HiddenStates
 from paceline.core.target import Need
 from paceline.core.view import TargetView
 from paceline.targets.attention import Pass, Segment
+from paceline.targets.heads.model_layer import ModelLayerNetwork
 from paceline.targets.heads.network import FeatureNetwork, check_view
 from paceline.targets.state.kv import KeyValueCache
 
 READ_ROWS = 512
 """Final tokens wait for the next draft, up to this many: a head that is not asked costs little."""
+
+
+Network = FeatureNetwork | ModelLayerNetwork
+"""A head's weights: its layers are the lean decoder's, or one of transformers'."""
 
 
 class _Rows(NamedTuple):
@@ -48,7 +53,7 @@ class FeatureState:
         capacity: the longest sequence, prompt and answer together.
     """
 
-    def __init__(self, network: FeatureNetwork, view: TargetView, capacity: int) -> None:
+    def __init__(self, network: Network, view: TargetView, capacity: int) -> None:
         check_view(network.name, network.needs, network.fuse.width, network.vocabulary, view)
         self._network = network
         self._embed, self._logits = network.vocabulary.embed(view), network.vocabulary.logits(view)
@@ -180,7 +185,7 @@ class FeatureHead:
         max_levels: see `contract.Head.max_levels`.
     """
 
-    network: FeatureNetwork = field(repr=False)
+    network: Network = field(repr=False)
     drafter: str
     max_levels: int | None = None
 
