@@ -39,6 +39,11 @@ def random_hidden(rows: int, seed: int = 0) -> HiddenStates:
     return HiddenStates(dict(enumerate(states[:-1])), states[-1])
 
 
+def random_tokens(count: int, seed: int = 0) -> Tensor:
+    """Random token ids."""
+    return torch.randint(0, VOCAB, (count,), generator=torch.Generator().manual_seed(seed))
+
+
 def random_weights(shapes: Mapping[str, Sequence[int]], seed: int = 0) -> dict[str, Tensor]:
     """Weights whose numbers matter: norms near 1."""
     generator = torch.Generator().manual_seed(seed)
@@ -52,7 +57,7 @@ def randomise_weights(module: nn.Module, seed: int = 0) -> None:
     with torch.no_grad():
         for parameter in module.parameters():
             noise = torch.randn(parameter.shape, generator=generator)
-            parameter.copy_(0.25 * noise if parameter.dim() > 1 else 1 + 0.2 * noise)
+            parameter.copy_(0.15 * noise if parameter.dim() > 1 else 1 + 0.2 * noise)
 
 
 def layer_settings(**changes: Any) -> dict[str, Any]:

@@ -12,7 +12,15 @@ from paceline.models.heads import load_head
 from tests.models.heads.test_dflash import BLOCK, EMBEDDING, MASK, RANK, VIEW
 from tests.models.heads.test_eagle3 import KEPT
 from tests.models.heads.test_eagle3_oracle import layer_config, states_of
-from tests.tiny_heads import TARGET, VOCAB, WIDTH, chain_logits, random_hidden, randomise_weights
+from tests.tiny_heads import (
+    TARGET,
+    VOCAB,
+    WIDTH,
+    chain_logits,
+    random_hidden,
+    random_tokens,
+    randomise_weights,
+)
 
 speculators = pytest.importorskip(
     "speculators",
@@ -69,7 +77,7 @@ def test_it_is_what_the_package_computes(
     kind: str | None, draft_vocab_size: int, tmp_path: Path
 ) -> None:
     model = made_by_speculators(kind, tmp_path, draft_vocab_size)
-    hidden, ids = random_hidden(LENGTH), torch.randint(0, VOCAB, (LENGTH,))
+    hidden, ids = random_hidden(LENGTH), random_tokens(LENGTH)
     mask = torch.ones(1, LENGTH)
     torch.manual_seed(0)  # for the anchors that it chooses
     count = LENGTH - BLOCK

@@ -16,7 +16,7 @@ from torch import Tensor
 from paceline.core.hidden import HiddenStates
 from paceline.core.view import TargetView
 from paceline.models.heads import load_head
-from tests.tiny_heads import TARGET, random_hidden, randomise_weights
+from tests.tiny_heads import TARGET, random_hidden, random_tokens, randomise_weights
 
 speculators = pytest.importorskip(
     "speculators",
@@ -116,7 +116,7 @@ def test_eagle3_is_what_the_package_computes_over_four_steps(
     kind: str, flags: dict[str, Any], draft_vocab_size: int, tmp_path: Path
 ) -> None:
     model = made_by_speculators("eagle3", tmp_path, layer_config(kind), draft_vocab_size, **flags)
-    hidden, tokens = random_hidden(LENGTH), torch.randint(0, TARGET.vocab_size, (LENGTH,))
+    hidden, tokens = random_hidden(LENGTH), random_tokens(LENGTH)
     expected = own_logits(model, states_of(hidden, (1, 2, 4)), tokens)
     head = load_head(tmp_path, TARGET, dtype=torch.float32)
     with torch.inference_mode():
@@ -135,7 +135,7 @@ def test_eagle3_is_what_the_package_computes_over_four_steps(
 def test_peagle_is_what_the_package_computes(layers: int, tmp_path: Path) -> None:
     config = layer_config("llama", num_hidden_layers=layers)
     model = made_by_speculators("peagle", tmp_path, config, 24, mask_token_id=5)
-    hidden, tokens = random_hidden(LENGTH), torch.randint(0, TARGET.vocab_size, (LENGTH,))
+    hidden, tokens = random_hidden(LENGTH), random_tokens(LENGTH)
     found: list[Tensor] = []
     hook = model.lm_head.register_forward_hook(lambda module, inputs, output: found.append(output))
     torch.manual_seed(0)  # for the rows that it chooses
