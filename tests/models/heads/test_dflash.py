@@ -222,3 +222,18 @@ def test_a_target_without_the_layers_is_refused(tmp_path: Path) -> None:
     small = replace(TARGET, gives=frozenset({"embedding", "head", Hidden.all(2)}))
     with pytest.raises(InvalidInput, match="hidden states 1, 2, 4"):
         head.open(TargetView(small), 8)
+
+
+def test_it_may_be_cut_to_some_tokens_but_for_what_goes_from_token_to_token(tmp_path: Path) -> None:
+    few = KEPT[3:7]
+    folder = write(tmp_path / "a", weights_of(), config_of(None))
+    hidden = random_hidden(3)
+    whole, cut = (
+        chain_logits(load(folder, **more), VIEW, hidden, TOKENS[:3], [1])
+        for more in ({}, {"token_ids": few})
+    )
+    close(cut, whole[:, 3:7])
+    assert torch.equal(load(folder, token_ids=few).token_ids, few)
+    other = write(tmp_path / "b", weights_of("vanilla"), config_of("vanilla"))
+    with pytest.raises(InvalidInput, match="draft_head_tokens"):
+        load(other, token_ids=few)

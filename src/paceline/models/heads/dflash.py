@@ -87,6 +87,11 @@ def _chained(
     kind, rank, hidden = settings.chained, settings.rank, weights.shape.hidden_size
     if kind is None:
         return None
+    if weights.is_cut:
+        raise InvalidInput(
+            f"{weights.name}: what a DSpark head adds from token to token cannot be cut to some of "
+            "its tokens; leave draft_head_tokens out"
+        )
     size = weights.vocab_size
     embedding = weights.matrix("markov_head.markov_w1.weight", size, rank)
     output = weights.product("markov_head.markov_w2", size if ids is None else len(ids), rank)

@@ -17,8 +17,13 @@ import torch
 from paceline.errors import UnsupportedModel
 from paceline.kernels.packing import make_linear
 from paceline.models.heads.files import HeadFiles
-from paceline.models.heads.format import HeadFormat, HeadOptions, check_target
-from paceline.models.heads.weights import HeadWeights, layer_config, read_config
+from paceline.models.heads.format import HeadFormat, HeadOptions, check_target, kept_outputs
+from paceline.models.heads.weights import (
+    HeadWeights,
+    layer_config,
+    read_config,
+    target_head_is_whole,
+)
 from paceline.models.loading import check_report
 from paceline.targets.dense.architecture import unsupported
 from paceline.targets.heads.inputs import FinalState, Projected
@@ -135,9 +140,13 @@ def build_by_transformers(
     embedding = (
         weight("embed_tokens.weight", size, hidden) if "embed_tokens.weight" in names else None
     )
-    output = None
+    output, ids = None, None
     if "lm_head.weight" in names:
-        output = make_linear(weight("lm_head.weight", size, hidden), None, options.storage)
+        kept = kept_outputs(files, None, options)
+        rows = kept.of(weight("lm_head.weight", size, hidden))
+        output, ids = make_linear(rows, None, options.storage), kept.token_ids
+    elif options.token_ids is not None:
+        raise target_head_is_whole(name)
     inside = {
         f"model.{own}": files.take(key).to(dtype)
         for own, key in names.items()
@@ -156,7 +165,7 @@ def build_by_transformers(
                 features_first=kind.features_first,
             ),
             HFDecoder(put_inputs(model)),
-            Vocabulary(embedding, output),
+            Vocabulary(embedding, output, ids),
             feeds_normed=kind.feeds_normed,
             zero_first=kind.zero_first,
         )

@@ -22,6 +22,15 @@ from paceline.targets.dense.loading import prepare_kernels
 from paceline.targets.dense.weights import WeightReader, packed
 from paceline.targets.heads.network import Vocabulary
 
+
+def target_head_is_whole(name: str) -> InvalidInput:
+    """The error for a head that is to be cut and has no output rows."""
+    return InvalidInput(
+        f"{name} uses the target's own output head, which cannot be cut for it; leave "
+        "draft_head_tokens out"
+    )
+
+
 Rename = Callable[[str], str | None]
 
 
@@ -135,6 +144,11 @@ class HeadWeights:
         return self._weights.take(name, (rows, width)).to(self.dtype)
 
     @property
+    def is_cut(self) -> bool:
+        """Whether the head is to be cut to some of its tokens."""
+        return self._options.token_ids is not None
+
+    @property
     def vocab_size(self) -> int:
         """The number of the target's tokens that the head was made for."""
         return int(self._config.vocab_size)
@@ -192,10 +206,7 @@ class HeadWeights:
                 kept.token_ids,
             )
         elif self._options.token_ids is not None:
-            raise InvalidInput(
-                f"{self.name} uses the target's own output head, which cannot be cut for it; leave "
-                "draft_head_tokens out"
-            )
+            raise target_head_is_whole(self.name)
         elif (target := self._options.target) and target.hidden_size not in (0, hidden):
             raise InvalidInput(
                 f"{self.name} has no output rows of its own, and states of width {hidden}; those "
