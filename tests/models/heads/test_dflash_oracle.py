@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from paceline.models.heads import load_head
+from tests.models.heads.oracles import layer_config, states_of
 from tests.models.heads.test_dflash import BLOCK, EMBEDDING, MASK, RANK, VIEW
 from tests.models.heads.test_eagle3 import KEPT
-from tests.models.heads.test_eagle3_oracle import layer_config, states_of
 from tests.tiny_heads import (
     TARGET,
     VOCAB,

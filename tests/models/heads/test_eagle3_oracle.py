@@ -13,9 +13,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from paceline.core.hidden import HiddenStates
 from paceline.core.view import TargetView
 from paceline.models.heads import load_head
+from tests.models.heads.oracles import layer_config, states_of
 from tests.tiny_heads import TARGET, random_hidden, random_tokens, randomise_weights
 
 speculators = pytest.importorskip(
@@ -36,24 +36,6 @@ FLAGS: list[dict[str, Any]] = [
     {"fc_norm": True, "norm_output": True, "norm_before_residual": True},
 ]
 STEPS, LENGTH = 4, 9
-
-
-def layer_config(kind: str, **changes: Any) -> Any:
-    from transformers import AutoConfig
-
-    settings: dict[str, Any] = {
-        "vocab_size": TARGET.vocab_size,
-        "hidden_size": TARGET.hidden_size,
-        "intermediate_size": 48,
-        "num_hidden_layers": 1,
-        "num_attention_heads": 4,
-        "num_key_value_heads": 2,
-        "head_dim": 8,
-        "max_position_embeddings": 128,
-    }
-    config = AutoConfig.for_model(kind, **{**settings, **changes})
-    config._attn_implementation = "eager"
-    return config
 
 
 def made_by_speculators(
@@ -103,10 +85,6 @@ def own_logits(model: Any, states: Tensor, tokens: Tensor) -> list[Tensor]:
         )
     hook.remove()
     return [logits[0] for logits in found]
-
-
-def states_of(hidden: HiddenStates, layers: tuple[int, ...]) -> Tensor:
-    return torch.cat([hidden.layers[layer] for layer in layers], dim=-1)
 
 
 @pytest.mark.parametrize("kind", ["llama", "qwen3"])

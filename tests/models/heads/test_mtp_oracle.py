@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 
 from paceline.models.heads import load_head
+from tests.models.heads.oracles import layer_config
 from tests.models.heads.test_eagle3 import DRAFTED, TOKENS
-from tests.models.heads.test_eagle3_oracle import layer_config
 from tests.tiny_heads import (
     TARGET,
     VOCAB,
