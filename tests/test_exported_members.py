@@ -16,6 +16,7 @@ def test_the_names() -> None:
         "SamplingParams",
         "load",
         "load_draft",
+        "load_head",
         "speculate",
     ]
     assert set(paceline.__all__) <= set(dir(paceline))

@@ -30,7 +30,7 @@ _HOME = {
     "SamplingParams": "paceline.core.sampling",
     "load": "paceline.generate.api",
     "load_draft": "paceline.generate.api",
-    "load_head": "paceline.models.heads",
+    "load_head": "paceline.models.heads.loading",
     "speculate": "paceline.integrations.huggingface",
 }
 

@@ -176,7 +176,7 @@ class TestReplay:
         own.replay(2, TEXT[2:9], SKIPS["both, not alike"])
         found = target.score([Work(slot, [TEXT[-1]], Draft(CHAIN))])[0].logits
         torch.testing.assert_close(found, expected, rtol=0, atol=0)
-        with pytest.raises(ContractViolation, match="without a start"):
+        with pytest.raises(ContractViolation, match="without a call of start"):
             own.run([TEXT[-1]])
 
     @pytest.mark.parametrize(("start", "count"), [(-1, 2), (12, 1), (5, 8)])
@@ -184,7 +184,7 @@ class TestReplay:
         self, target: CachedTarget, start: int, count: int
     ) -> None:
         _, own = opened(target)
-        with pytest.raises(ContractViolation, match="committed tokens, of which there are 12"):
+        with pytest.raises(ContractViolation, match="committed tokens, and there are 12"):
             own.replay(start, [3] * count, SkipSet())
 
 
@@ -240,7 +240,7 @@ class TestTheTargetStaysAsItIs:
             own.run([TEXT[-1]])
             change()
             assert slot.ahead is None
-            with pytest.raises(ContractViolation, match="without a start"):
+            with pytest.raises(ContractViolation, match="without a call of start"):
                 own.run([3])
 
 

@@ -254,8 +254,8 @@ def test_where_the_target_takes_no_trees_the_default_is_a_chain() -> None:
     speculation = speculate(draft_model=model)
     assert (speculation.drafter.name, speculation.chain_drafter.name) == ("tree", "model")
     whole, none = TargetInfo("any", VOCAB, gives=frozenset({"tree"})), TargetInfo("any", VOCAB)
-    assert speculation._drafter_of_now(whole).name == "tree"
-    assert speculation._drafter_of_now(none).name == "model"
+    assert speculation._drafter_of_now(whole, model.device).name == "tree"
+    assert speculation._drafter_of_now(none, model.device).name == "model"
     for options in ({"num_draft_tokens": 3}, {"verify": "token"}, {"drafter": "model"}):
         assert speculate(draft_model=model, **options).drafter.name == "model"
 
@@ -618,6 +618,7 @@ WRONG: dict[str, list[Any]] = {
     ],
     "controller_options": [3, "fixed", {"num_draft_token": 3}, {3: 4}],
     "draft_model": [5, "name", [], object()],
+    "draft_head": [5, "name", [], object()],
     "draft_storage": ["int4", "int2"],
     "draft_head_tokens": [5, "most"],
     "verify": [5, ""],

@@ -778,14 +778,14 @@ def test_faults_are_found_where_rounding_is_large(
 ) -> None:
     model = in_bfloat16("llama", storage)
     monkeypatch.setattr(place, name, fault)
-    with pytest.raises(UnsupportedModel, match=r"off by .* and rounding explains"):
+    with pytest.raises(UnsupportedModel, match=r"off by .*; rounding explains"):
         HFDecoder(model)
 
 
 @pytest.mark.usefixtures("doubtful")
 @pytest.mark.parametrize("kind", [Shift, Ratchet])
 def test_planted_faults_are_found_where_rounding_is_large(kind: type[Planted]) -> None:
-    with pytest.raises(UnsupportedModel, match=r"in float32, and rounding explains 0\.0005"):
+    with pytest.raises(UnsupportedModel, match=r"in float32; rounding explains 0\.0005"):
         HFDecoder(planted(kind).bfloat16())
 
 
