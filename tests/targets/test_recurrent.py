@@ -20,6 +20,7 @@ from paceline.drafters.lookahead import LookaheadDrafter
 from paceline.drafters.model import ModelDrafter
 from paceline.drafters.ngram import NgramDrafter
 from paceline.drafters.none import NoDrafter
+from paceline.drafters.parallel import ParallelDrafter
 from paceline.drafters.predicted_output import PredictedOutputDrafter
 from paceline.drafters.recycling import RecyclingDrafter
 from paceline.drafters.reference import ReferenceDrafter
@@ -68,6 +69,7 @@ DRAFTERS: dict[str, list[Drafter]] = {
         RetrievalDrafter(Corpus.of([TEXT]), min_match=1, mode=mode) for mode in ("path", "tree")
     ],
     "model": [ModelDrafter(close()), ModelDrafter(far())],
+    "parallel": [ParallelDrafter(close(), mask_token=0), ParallelDrafter(far(), mask_token=0)],
     "cascade": [CascadeDrafter((NgramDrafter(), ModelDrafter(far())))],
     "tree": [TreeDrafter(close()), TreeDrafter(far(), max_nodes=6, top_k=2)],
     "universal": [UniversalDrafter(far(), NAMES, NAMES)],
