@@ -191,7 +191,19 @@ def test_passes_that_read_prompts_as_well_say_nothing_of_others() -> None:
             rows, seconds = 1 + n + reads, 1 + 0.03 * n + 0.4 * reads
             tested, draft = min(accepted + 1, n), Draft((0,) * n)
             session.observe(
-                Outcome(budget, draft, accepted, tested, 0.1 * n, seconds, 0.0, 1, rows, number)
+                Outcome(
+                    budget,
+                    draft,
+                    accepted,
+                    tested,
+                    0.1 * n,
+                    seconds,
+                    0.0,
+                    1,
+                    rows,
+                    number,
+                    prefill_rows=reads,
+                )
             )
             found.append(n)
         return found
@@ -268,6 +280,7 @@ def test_where_a_pass_becomes_dearer_all_at_once_it_helps_to_know(rate: float) -
     known = AutoController(row_costs={1: 1.0, 6: 1.0, 7: 1.33, 16: 1.33})
     found = speed(known, blind(rate), costs)
     assert found > 0.97 * best_fixed(blind(rate), costs)
-    # At .9 both go far beyond the step, and knowing it makes a difference of noise alone.
+    # At .9 both go far beyond the step, so that what the clock and the text happened to say first
+    # makes the only difference: .7 % over these texts.
     unknown = speed(AutoController(), blind(rate), costs)
-    assert found > (0.98 if rate == 0.9 else 1.0) * unknown
+    assert found > (0.99 if rate == 0.9 else 1.03) * unknown

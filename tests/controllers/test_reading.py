@@ -9,6 +9,7 @@ import pytest
 
 from paceline.controllers.auto import AutoController
 from paceline.controllers.reading import (
+    CONTEXT_ODDS,
     WINDOW,
     Reader,
     Reading,
@@ -30,9 +31,16 @@ POOR = 0.45
 """That of a draft model which is hardly worth its time with all of the text, and not without."""
 
 
-def seconds(controller: AutoController, prompt: int, answer: int, rate: float, seed: int) -> float:
+def seconds(
+    controller: AutoController,
+    prompt: int,
+    answer: int,
+    rate: float,
+    seed: int,
+    context_odds: float = CONTEXT_ODDS,
+) -> float:
     """A whole answer, the prompt included. A short context is right less often."""
-    odds = rate / (1 - rate) / 2
+    odds = rate / (1 - rate) / context_odds
     whole = Script.blind(lambda t: rate, answer + 40, seed)
     short = Script.blind(lambda t: odds / (1 + odds), answer + 40, seed)
     script = Script(whole.right, right_of_short=short.right)
@@ -50,11 +58,22 @@ def seconds(controller: AutoController, prompt: int, answer: int, rate: float, s
     ).seconds
 
 
-def gain(controller: AutoController, prompt: int, answer: int, rate: float) -> float:
+def gain(
+    controller: AutoController,
+    prompt: int,
+    answer: int,
+    rate: float,
+    context_odds: float = CONTEXT_ODDS,
+) -> float:
     """The geometric mean of plain over its time, of 8 texts."""
     plain = COSTS.prefill * prompt + answer
-    logs = [math.log(plain / seconds(controller, prompt, answer, rate, s)) for s in range(8)]
-    return math.exp(math.fsum(logs) / len(logs))
+    return mean(
+        [plain / seconds(controller, prompt, answer, rate, s, context_odds) for s in range(8)]
+    )
+
+
+def mean(values: list[float]) -> float:
+    return math.exp(math.fsum(map(math.log, values)) / len(values))
 
 
 AUTO = AutoController(draft_weights=350)
@@ -65,8 +84,28 @@ AUTO = AutoController(draft_weights=350)
 def test_whole_answers_are_not_slower_than_plain_ones(prompt: int, answer: int) -> None:
     gains = [gain(AUTO, prompt, answer, rate) for rate in RATES]
     assert min(gains) > 0.98
-    assert math.prod(gains) ** (1 / len(gains)) > 1.0
-    assert gain(AUTO, prompt, answer, POOR) > 0.95
+    assert mean(gains) > 1.0
+    # It takes a draft to find out that a draft model is poor: three tokens and 64 that are read are
+    # 1.1 passes, which are up to 4 % of an answer of 16 tokens.
+    assert gain(AUTO, prompt, answer, POOR) > (0.96 if answer == 16 else 0.99)
+
+
+@pytest.mark.parametrize("answer", [16, 64])
+@pytest.mark.parametrize("prompt", PROMPTS)
+def test_short_answers_that_the_draft_model_mostly_misses_lose_little(
+    prompt: int, answer: int
+) -> None:
+    """Three of four tasks are not worth a draft, one is, and nobody knows beforehand."""
+    assert mean([gain(AUTO, prompt, answer, rate) for rate in (0.2, 0.3, 0.4, 0.7)]) > 0.98
+
+
+@pytest.mark.parametrize("context_odds", [1.0, 4.0])
+def test_a_wrong_guess_of_what_a_short_context_loses_costs_little(context_odds: float) -> None:
+    """From no loss at all to twice the odds that are assumed, over short answers."""
+    cases = [(prompt, answer, rate) for prompt in PROMPTS for answer in (16, 64) for rate in RATES]
+    gains = [gain(AUTO, *case, context_odds) for case in cases]
+    assert min(gains) > 0.95
+    assert mean(gains) > 1.2
 
 
 def test_a_long_prompt_is_read_for_a_long_answer_and_its_end_alone_for_a_short_one() -> None:

@@ -61,9 +61,6 @@ _SURPRISE = 0.8
 """A pass that takes less than this share of what was expected calls for another one."""
 _REFUTED = 0.8
 """A pass that takes less than this share of what was believed refutes it."""
-_MOST_ROWS = 128
-"""A pass of more rows than this for each sequence read prompts as well. It is bound by arithmetic
-and not by memory, so that it says nothing of the passes that drafts lead to."""
 _FEW = 3
 """Timings below which an expectation can be surprised."""
 
@@ -369,7 +366,7 @@ class AutoSession:
             seconds = self._pass(rows)
         surprise = seconds < _SURPRISE * self._pass(rows) and self._pass.count(rows) < _FEW
         self._plain_seconds = self._prices.plain
-        if not outcome.prefill_rows and rows <= outcome.num_sequences * _MOST_ROWS:
+        if not outcome.prefill_rows:
             self._pass.observe(rows, seconds)
         self._prices.update(outcome.num_sequences)
         took = 0.0

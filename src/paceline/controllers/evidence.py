@@ -23,8 +23,9 @@ class Evidence:
 
     The estimate at a position is the mean of a beta posterior. Its prior is the estimate at the
     position before, since acceptance changes slowly along a draft. That of the first position is
-    what came of a longer past, and what is given before there is one. A draft length that was not
-    tried so has what its neighbours say.
+    what came of a longer past, which counts for the more, the better it agrees with the late tests;
+    before there is one, what is given. A draft length that was not tried so has what its neighbours
+    say.
 
     Args:
         prior: acceptance at the first position before anything is seen.
@@ -90,12 +91,31 @@ class Evidence:
     def acceptance(self, most: int) -> list[float]:
         """The estimate for a tested token at each of the first positions."""
         found = []
-        mean, weight = self._past_accepted / self._past_tested, self._prior_weight
+        mean, weight = self._past_accepted / self._past_tested, self._weight_of_past()
         for j in range(most):
             mean = (self._accepted[j] + weight * mean) / (self._tested[j] + weight)
             weight = self._neighbour
             found.append(mean)
         return found
+
+    def _weight_of_past(self) -> float:
+        """How many tests the longer past is worth.
+
+        Rates that change from time to time by tau (standard deviation) are worth p (1 - p) / tau^2
+        tests to one another. What the late tests differ from the past, beyond the chance of so few,
+        is the estimate of tau^2. So a run of bad luck is held to the longer past, and a change is
+        followed.
+        """
+        past = self._past_accepted / self._past_tested
+        variance = past * (1 - past)
+        tested = self._tested[0]
+        if tested == 0:
+            return self._prior_weight
+        off = self._accepted[0] / tested - past
+        # The late tests are part of the past and do not count twice.
+        before = max(self._past_tested - tested, 1.0)
+        change = max(off * off - variance / tested, variance / before)
+        return max(variance / change if change else 0.0, self._prior_weight)
 
     def expected(self, most: int, odds: float = 1.0) -> list[Expected]:
         """For each draft length up to `most`, from 0 on.

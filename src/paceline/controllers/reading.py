@@ -13,11 +13,14 @@ from paceline.core.target import Opening
 
 WINDOW = 64
 """The tokens that a draft model reads where it is not to read all. They hold the end of the
-question; reading them takes about the time of one pass of a target a few times as large."""
+question. By a model of a quarter of the target's weights, at 2 % of a pass for each row, reading
+them takes a third of a pass, so that a single accepted token pays for it."""
 
 CONTEXT_ODDS = 2.0
 """By how much the odds of acceptance rise when a draft model sees all of a long text instead of the
-last `WINDOW` tokens, before it is known."""
+last `WINDOW` tokens, before it is known: a guess, from .8 to .67, say. In simulated answers of 16
+and 64 tokens a true factor of 1 is worth 31 % over plain decoding, 2 are worth 26 % and 4 are worth
+21 %, so that little depends on it."""
 
 TYPICAL_ANSWER = 64
 """The tokens that an answer is expected to go on for when it begins, where its length is not
