@@ -95,8 +95,12 @@ def test_whole_answers_are_not_slower_than_plain_ones(prompt: int, answer: int) 
 def test_short_answers_that_the_draft_model_mostly_misses_lose_little(
     prompt: int, answer: int
 ) -> None:
-    """Three of four tasks are not worth a draft, one is, and nobody knows beforehand."""
-    assert mean([gain(AUTO, prompt, answer, rate) for rate in (0.2, 0.3, 0.4, 0.7)]) > 0.98
+    """Most of these tasks are not worth a draft, one is, and only a draft can find out which.
+
+    Alone, a rate of .2 loses up to 11 % of an answer of 16 tokens: one draft, with what is read for
+    it, is 1.1 passes of 16.
+    """
+    assert mean([gain(AUTO, prompt, answer, rate) for rate in (0.2, 0.3, 0.4, 0.7)]) > 0.97
 
 
 @pytest.mark.parametrize("context_odds", [1.0, 4.0])
