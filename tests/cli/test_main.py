@@ -53,8 +53,9 @@ def test_what_needs_no_model_imports_no_model_library(arguments):
     assert result.stdout.strip()
 
 
-def test_the_module_runs_as_the_script_does():
-    command = [sys.executable, "-m", "paceline.cli", "--version"]
+@pytest.mark.parametrize("module", ["paceline", "paceline.cli"])
+def test_the_module_runs_as_the_script_does(module):
+    command = [sys.executable, "-m", module, "--version"]
     answer = subprocess.run(command, check=True, capture_output=True, text=True, timeout=60)
     assert answer.stdout == f"paceline {paceline.__version__}\n"
     assert answer.stderr == ""

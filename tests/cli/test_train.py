@@ -190,6 +190,14 @@ def test_a_run_that_is_there_is_not_overwritten(
         (["--draft-vocab", "3"], "draft_vocab must be at least 16"),
         (["--learning-rate", "3"], "learning_rate must be above 0"),
         (["--top-p", "2"], "top_p"),
+        (["--minutes", "inf"], "minutes must be a finite number above 0; it is inf"),
+        (["--minutes", "nan"], "minutes must be a finite number above 0; it is nan"),
+        (["--seed", str(2**64)], f"seed must be at least 0 and at most {2**64 - 1}"),
+        (["--raw"], "--raw is about the prompts of a file; give one with --prompts FILE"),
+        (["--chat"], "--chat is about the prompts of a file; give one with --prompts FILE"),
+        (["--html", "/none/page.html"], "there is no folder /none"),
+        (["--data", "/none"], "/none holds no run with answers to learn from"),
+        (["-m", "/none"], "/none"),
     ],
 )
 def test_what_cannot_be_trained(
@@ -197,7 +205,9 @@ def test_what_cannot_be_trained(
 ) -> None:
     result = run("train", "medusa", "-m", circle, "-o", tmp_path / "head", *options)
     assert result.exit_code == 2
-    assert message in result.stderr
+    assert message in " ".join(result.stderr.split())
+    assert "Traceback" not in result.output
+    assert not (tmp_path / "head").exists(), "nothing stands in the way of the next try"
     assert "Traceback" not in result.stderr
 
 

@@ -11,15 +11,17 @@ from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 
 import paceline
 from paceline.core.sampling import SamplingParams
 from paceline.drafters.medusa import MedusaDrafter
 from paceline.errors import InvalidInput, NoSpace
+from paceline.generate.api import LanguageModel
 from paceline.models.heads import load_head
 from paceline.train import answers, store
 from paceline.train import run as module
+from paceline.train.fixed import architectures_of
 from paceline.train.loop import Plan
 from paceline.train.medusa_recipe import MedusaRecipe
 from paceline.train.meter import Progressed
@@ -296,3 +298,53 @@ def test_the_shares_of_the_time() -> None:
     assert budget.after(0.5) == 130.0
     assert module.Budget(100.0, None).after(0.5) is None
     assert SamplingParams().is_greedy
+
+
+@pytest.mark.parametrize("is_there", [True, False])
+def test_a_run_that_fails_before_its_first_answer_leaves_no_folder(
+    circle: Path, tmp_path: Path, is_there: bool
+) -> None:
+    """Another try needs neither --resume, with settings that were wrong, nor another folder."""
+    settings, folder = settings_of(circle), tmp_path / "out"
+    if is_there:
+        folder.mkdir()
+
+    def fails() -> LanguageModel:
+        raise InvalidInput("no such model")
+
+    with pytest.raises(InvalidInput, match="no such model"):
+        train(settings, RunFolder(folder), fails, given=encoded)
+    assert folder.exists() == is_there
+    assert not is_there or not any(folder.iterdir())
+    assert run(settings, folder, given=encoded).is_written
+
+
+def test_a_seed_may_be_any_of_64_bits(circle: Path, tmp_path: Path) -> None:
+    settings = settings_of(circle)
+    most = 2**64 - 1
+    large = replace(settings, seed=most, plan=replace(settings.plan, seed=most))
+    assert run(large, tmp_path / "out", given=encoded).is_written
+
+
+@pytest.mark.parametrize("kind", ["adapter", "pickled"])
+def test_the_architecture_is_that_of_whatever_was_loaded(
+    circle: Path, tmp_path: Path, kind: str
+) -> None:
+    """It is looked up after the capture, where a refusal would come too late."""
+    folder = tmp_path / kind
+    if kind == "adapter":
+        folder.mkdir()
+        module = "base_model.model.model.layers.0.mlp.down_proj"
+        low_rank = {"lora_A": torch.ones(1, 16), "lora_B": torch.zeros(periodic.WIDTH, 1)}
+        named = {f"{module}.{name}.weight": value for name, value in low_rank.items()}
+        save_file(named, folder / "adapter_model.safetensors")
+        about = {"peft_type": "LORA", "base_model_name_or_path": str(circle), "r": 1}
+        (folder / "adapter_config.json").write_text(json.dumps(about))
+    else:
+        shutil.copytree(circle, folder)
+        weights = folder / "model.safetensors"
+        torch.save(load_file(weights), folder / "pytorch_model.bin")
+        weights.unlink()
+    model = paceline.load(folder, dtype="float32", allow_pickle=kind == "pickled")
+    found = architectures_of(settings_of(folder, dtype="float32"), model)
+    assert found == ["LlamaForCausalLM"]

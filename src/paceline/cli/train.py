@@ -90,8 +90,16 @@ def run(kind: str, common: Common, own: dict[str, Any]) -> None:
         from paceline.train.run import train as run_training
         from paceline.train.settings import RunFolder
 
+    from paceline.workbench.report.files import Outputs
+
+    Outputs({"--html": common.html})  # one that cannot be written is told before the work
     folder, trust = RunFolder(common.output), common.trust
     settings = settings_of(kind, folder, common, own)
+    if common.raw is not None and settings.prompts is None:
+        raise InvalidInput(
+            f"{'--raw' if common.raw else '--chat'} is about the prompts of a file; give one with "
+            "--prompts FILE, or leave it out"
+        )
     has_answers = settings.data is not None
     items = None if settings.prompts is None or has_answers else read_items(settings.prompts)
     excluded = [] if has_answers else excluded_texts(settings)
@@ -145,7 +153,7 @@ def settings_of(kind: str, folder: RunFolder, common: Common, own: dict[str, Any
         if common.data is None:
             settings = Settings(**{"model": DEFAULT_MODEL, **usual, **given})
         else:
-            settings = replace(RunFolder(common.data).settings(), **usual, **given)
+            settings = replace(RunFolder(common.data).settings(to_resume=False), **usual, **given)
     else:
         settings = folder.settings()
         if settings.recipe.name != kind:

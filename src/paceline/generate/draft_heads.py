@@ -21,6 +21,7 @@ from paceline.generate.choice import Choice
 from paceline.generate.drafts import HeadTokens
 from paceline.kernels.packing import Storage
 from paceline.models.heads import load_head
+from paceline.models.loading import check_storage
 
 ANY = "head"
 """The drafter that takes a head of any kind: by name it stands for the head's own drafter."""
@@ -105,6 +106,7 @@ class DraftHeads:
         return found if self._takes_trees(rule) else as_chain(found)
 
     def _load(self, source: str, form: _Form) -> Head:
+        check_storage(form.storage)
         with self._lock:  # a second thread waits for the head instead of loading it too
             if (source, form) not in self._loaded:
                 kept = None
@@ -113,7 +115,8 @@ class DraftHeads:
                 self._loaded[source, form] = load_head(
                     source,
                     self.target,
-                    storage=form.storage,
+                    # Without a target it is only looked at, as it is in the file.
+                    storage="plain" if self.target is None else form.storage,
                     device=self.device(),
                     token_ids=kept,
                     allow_pickle=self.allow_pickle,

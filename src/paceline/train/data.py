@@ -83,7 +83,8 @@ def batches(data: Dataset, tokens: int, seed: int, epoch: int) -> Iterator[list[
     The order follows from seed and epoch alone: that is all that has to be kept of it.
     """
     order = torch.randperm(
-        len(data.training), generator=torch.Generator().manual_seed(seed * 1_000_003 + epoch)
+        len(data.training),
+        generator=torch.Generator().manual_seed((seed * 1_000_003 + epoch) % 2**64),
     )
     batch: list[int] = []
     size = 0

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
@@ -19,6 +20,7 @@ from paceline.core.hidden import Hidden
 from paceline.errors import InvalidInput
 from paceline.generate.api import LanguageModel
 from paceline.models import resolve
+from paceline.models.adapter_files import base_and_adapter
 from paceline.models.cache import read_json
 from paceline.models.loading import native_dtype
 from paceline.train.data import Dataset, Vocabulary, vocabulary
@@ -107,7 +109,7 @@ def fix(
         "model": model.name,
         "vocab_size": info.vocab_size,
         "max_length": info.max_length,
-        "architectures": architectures_of(settings.model),
+        "architectures": architectures_of(settings, model),
         "num_sequences": len(data),
         "ended": ended,
         "thrown_out": dict(thrown_out),
@@ -115,10 +117,17 @@ def fix(
     return Fixed(settings.recipe.gather(model, words), words, about)
 
 
-def architectures_of(model: str) -> list[str]:
-    """What the config.json of a model, which is on the disk, says of its architecture."""
-    folder = resolve(model, dtype=native_dtype()).folder
-    return list((read_json(folder / "config.json") or {}).get("architectures") or [])
+def architectures_of(settings: Settings, model: LanguageModel) -> list[str]:
+    """What the config.json of the target, which is on the disk, says of its architecture."""
+    base, _ = base_and_adapter(settings.model, None)
+    unpacked: dict[str, str | torch.dtype] = {"auto": native_dtype(), "float16": torch.float32}
+    files = resolve(
+        base,
+        dtype=unpacked.get(settings.dtype, settings.dtype),
+        allow_pickle=model.allow_pickle,
+        trust_remote_code=True,  # its code has run by now; none is run here
+    )
+    return list((read_json(files.folder / "config.json") or {}).get("architectures") or [])
 
 
 SAME = ("model", "dtype", "raw", "prompts", "exclude", "max_tokens", "sampling")
@@ -132,7 +141,7 @@ def check_data(settings: Settings) -> None:
         InvalidInput: there is no such run, or a setting of its answers differs.
     """
     assert settings.data is not None
-    kept = RunFolder(Path(settings.data)).settings()
+    kept = RunFolder(Path(settings.data)).settings(to_resume=False)
     for name in SAME:
         was, value = getattr(kept, name), getattr(settings, name)
         if was != value:

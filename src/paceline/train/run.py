@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic
 from typing import Any
 
+from paceline.errors import InvalidInput
 from paceline.generate.api import LanguageModel
 from paceline.models.loading import native_dtype
 from paceline.train.answers import Answering, fill, own_sampler
@@ -84,6 +86,8 @@ def train(
         InvalidInput: a setting, a prompt or the folder cannot be used.
         NoSpace: the disk is full; what there is is kept, to be resumed.
     """
+    if minutes is not None and not 0 < minutes < math.inf:
+        raise InvalidInput(f"minutes must be a finite number above 0; it is {minutes}")
     budget = Budget(clock(), None if minutes is None else 60 * minutes)
     if settings.data is not None:
         check_data(settings)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from filelock import FileLock, Timeout
 
 from paceline.checks import require_int
 from paceline.core.sampling import SamplingParams
-from paceline.errors import InvalidInput
+from paceline.errors import InvalidInput, NoSpace
 from paceline.train.loop import Plan
 from paceline.train.recipe import Recipe
 from paceline.train.recipes import RECIPES
@@ -63,7 +64,7 @@ class Settings:
         require_int("tokens", self.tokens, low=1)
         require_int("max_tokens", self.max_tokens, low=2)
         require_int("batch", self.batch, low=1)
-        require_int("seed", self.seed, low=0)
+        require_int("seed", self.seed, low=0, high=2**64 - 1)
         require_int("epochs", self.plan.epochs, low=1)
         require_int("batch_tokens", self.plan.batch_tokens, low=1)
         if not 0 < self.plan.learning_rate < 1:
@@ -137,8 +138,11 @@ class RunFolder:
         """What came of the run."""
         return self.training / "result.json"
 
-    def settings(self) -> Settings:
+    def settings(self, *, to_resume: bool = True) -> Settings:
         """Those of the run that is there.
+
+        Args:
+            to_resume: whether the run is to go on; otherwise its answers are learned from again.
 
         Raises:
             InvalidInput: there is none, or its file is damaged.
@@ -146,7 +150,10 @@ class RunFolder:
         try:
             return Settings.from_json(json.loads(self.run.read_text(encoding="utf-8")))
         except FileNotFoundError:
-            raise InvalidInput(f"{self.path} holds no run to resume; leave --resume out") from None
+            what = "to resume; leave --resume out"
+            if not to_resume:
+                what = "with answers to learn from; give the folder of one, or leave --data out"
+            raise InvalidInput(f"{self.path} holds no run {what}") from None
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise InvalidInput(
                 f"{self.run} cannot be read ({error}); begin again in another folder"
@@ -154,7 +161,7 @@ class RunFolder:
 
     @contextmanager
     def opened(self, settings: Settings, *, resume: bool) -> Iterator[None]:
-        """Hold the folder for a run.
+        """Hold the folder for a run. A run that fails before it has captured anything leaves none.
 
         Args:
             settings: of the run.
@@ -172,6 +179,7 @@ class RunFolder:
                 else ("is there already")
             )
             raise InvalidInput(f"{self.path} {what}, or give another folder with --output")
+        is_new = not self.path.exists()
         try:
             self.training.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -187,7 +195,25 @@ class RunFolder:
             if not resume:
                 text = json.dumps({"schema": SCHEMA, **settings.to_json()}, indent=2)
                 write_whole(self.run, lambda path: path.write_text(text + "\n", encoding="utf-8"))
-            yield
+            try:
+                yield
+            except NoSpace:
+                raise  # the run is to go on once there is room
+            except BaseException:
+                if not resume and not self._has_captured:
+                    self._remove(whole=is_new)
+                raise
+
+    @property
+    def _has_captured(self) -> bool:
+        return self.weights.exists() or any(self.training.glob("shard-*.safetensors"))
+
+    def _remove(self, *, whole: bool) -> None:
+        """Remove what the run has made; `whole`: and the folder, if nothing else is in it."""
+        shutil.rmtree(self.training, ignore_errors=True)
+        if whole:
+            with suppress(OSError):
+                self.path.rmdir()
 
 
 def _holds(folder: Path) -> bool:

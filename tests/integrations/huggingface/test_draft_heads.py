@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from paceline.errors import InvalidInput
+from paceline.generate import draft_heads
 from paceline.integrations.huggingface import speculate
 from paceline.models.heads import load_head
 from tests.integrations.huggingface.doors import REPETITIVE, ids, padded, same
@@ -71,6 +72,26 @@ def test_a_head_for_another_model_is_refused_in_the_call(tmp_path: Path) -> None
     speculation = speculate(draft_head=medusa(build("llama", hidden_size=64), tmp_path / "h"))
     with pytest.raises(InvalidInput, match=r"hidden size 64 \(the target has 32\)"):
         tiny("llama").generate(ids(REPETITIVE), custom_generate=speculation, max_new_tokens=4)
+
+
+def test_its_weights_are_stored_once_for_the_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before the model is known the file is only looked at, and nothing is packed or quantized."""
+    stored: list[Any] = []
+    monkeypatch.setattr(
+        draft_heads,
+        "load_head",
+        lambda *given, **named: (stored.append(named["storage"]), load_head(*given, **named))[1],
+    )
+    model = tiny("llama")
+    speculation = speculate(draft_head=medusa(model, tmp_path / "h"), draft_storage="int8")
+    assert stored == ["plain"]
+    for _ in range(2):
+        model.generate(ids(REPETITIVE), custom_generate=speculation, max_new_tokens=4)
+    assert stored == ["plain", "int8"]
+    with pytest.raises(InvalidInput, match="storage must be"):
+        speculate(draft_head=tmp_path / "h", draft_storage="int7")  # type: ignore[arg-type]
 
 
 def test_what_is_wrong_with_the_file_is_told_at_once(tmp_path: Path) -> None:

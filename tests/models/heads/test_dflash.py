@@ -200,6 +200,7 @@ def test_z_labs_files_number_what_leaves_a_layer(written: list[int], tmp_path: P
     ("changes", "error", "words"),
     [
         ({"mask_token_id": None}, ModelError, "mask_token_id"),
+        ({"mask_token_id": VOCAB}, ModelError, f"mask_token_id is {VOCAB}, and its tokens are 0"),
         ({"aux_hidden_state_layer_ids": None}, ModelError, "which layers"),
         ({"block_size": 0}, ModelError, "block_size"),
         ({"markov_head_type": "lstm"}, UnsupportedModel, "lstm"),

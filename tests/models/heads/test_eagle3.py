@@ -175,6 +175,13 @@ def test_a_long_prompt_is_read_in_parts(tmp_path: Path, monkeypatch: pytest.Monk
     close(torch.cat(found), expected)
 
 
+def test_the_mask_of_peagle_is_a_token(tmp_path: Path) -> None:
+    settings = settings_of(mask_token=VOCAB, max_levels=4)
+    folder = write(tmp_path, settings, weights_of(settings))
+    with pytest.raises(ModelError, match=f"mask_token_id is {VOCAB}, and its tokens are 0"):
+        load(folder)
+
+
 @pytest.mark.parametrize("num_layers", [1, 2])
 def test_peagle_drafts_all_levels_in_one_pass(num_layers: int, tmp_path: Path) -> None:
     """A row without a token has the mask's embedding and state, and sees all rows before it."""

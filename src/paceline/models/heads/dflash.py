@@ -55,6 +55,7 @@ def build_block(settings: BlockSettings, files: HeadFiles, options: HeadOptions)
     weights = HeadWeights(files, same, settings.layer_config, options)
     hidden, num_taps = weights.shape.hidden_size, len(settings.layers)
     weights.check_target(hidden, num_layers=max(settings.layers))
+    weights.check_mask(settings.mask_token)
     # How sure it is of each token is not used: the length of drafts is the controller's.
     files.leave(*(key for key in files.keys if key.startswith("confidence_head.")))
     with torch.inference_mode():

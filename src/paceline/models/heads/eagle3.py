@@ -120,6 +120,7 @@ def build_eagle3(
         )
         mask = None
         if settings.mask_token is not None:
+            weights.check_mask(settings.mask_token)
             states = weights.vector("mask_hidden", len(layers) * width)
             mask = fuse.fuse(math, states[None])[0]
         network = FeatureNetwork(

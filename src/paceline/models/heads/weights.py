@@ -139,6 +139,18 @@ class HeadWeights:
         """A weight of this many numbers."""
         return self._reader.vector(name, size)
 
+    def check_mask(self, token: int) -> None:
+        """Refuse a token for "not known yet" that has no embedding.
+
+        Raises:
+            ModelError: it is not among the head's tokens.
+        """
+        if not 0 <= token < self.vocab_size:
+            raise ModelError(
+                f"{self.name}: its mask_token_id is {token}, and its tokens are 0 to "
+                f"{self.vocab_size - 1}; the config.json belongs to another head"
+            )
+
     def matrix(self, name: str, rows: int, width: int) -> Tensor:
         """A weight whose rows are looked up."""
         return self._weights.take(name, (rows, width)).to(self.dtype)
