@@ -14,6 +14,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 import paceline
+from paceline.cli.train_view import sentences
 from paceline.core.sampling import SamplingParams
 from paceline.drafters.medusa import MedusaDrafter
 from paceline.errors import InvalidInput, NoSpace
@@ -348,3 +349,14 @@ def test_the_architecture_is_that_of_whatever_was_loaded(
     model = paceline.load(folder, dtype="float32", allow_pickle=kind == "pickled")
     found = architectures_of(settings_of(folder, dtype="float32"), model)
     assert found == ["LlamaForCausalLM"]
+
+
+def test_commands_that_are_shown_can_be_pasted() -> None:
+    """Folders have spaces."""
+    settings, folder = settings_of(Path("my model")), RunFolder(Path("my head"))
+    data = {"num_answer_tokens": 0, "num_sequences": 0, "num_bytes": 0}
+    stopped = Trained(folder, settings, data, None, None, "stopped", True)
+    assert stopped.use == "paceline generate -m 'my model' --draft-head 'my head'"
+    assert "Go on with: paceline train medusa -m 'my model' -o 'my head' --resume" in sentences(
+        stopped
+    )

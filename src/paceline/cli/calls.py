@@ -116,8 +116,8 @@ def check_draft_storage(
     """Refuse options of a draft model if there is none; a draft head has a storage too."""
     if draft_model is None and draft_head is None and (storage or head_tokens):
         raise InvalidInput(
-            "--draft-storage and --draft-head-tokens require --draft-model; give one, or leave "
-            "them out"
+            "--draft-storage and --draft-head-tokens require --draft-model or --draft-head; give "
+            "one, or leave them out"
         )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager
 from time import monotonic
@@ -123,7 +124,8 @@ def sentences(trained: Trained) -> list[str]:
         )
     if trained.ended == "stopped":
         kind, model = trained.settings.recipe.name, trained.settings.model
-        lines.append(f"Go on with: paceline train {kind} -m {model} -o {path} --resume")
+        words = ["paceline", "train", kind, "-m", model, "-o", str(path), "--resume"]
+        lines.append(f"Go on with: {shlex.join(words)}")
     if trained.is_written:
         lines.append(f'Use it with: {trained.use} --prompt "..."')
     return lines

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -44,7 +45,8 @@ class Trained:
     @property
     def use(self) -> str:
         """The command that decodes with it."""
-        return f"paceline generate -m {self.settings.model} --draft-head {self.folder.path}"
+        model, head = self.settings.model, str(self.folder.path)
+        return shlex.join(["paceline", "generate", "-m", model, "--draft-head", head])
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON values; see docs/training.md."""
