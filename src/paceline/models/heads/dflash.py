@@ -149,10 +149,6 @@ def _read(files: HeadFiles, options: HeadOptions) -> BlockHead:
     layers = layer_numbers(own.get("target_layer_ids"), name, shift=1)
     if layers is None:
         raise ModelError(f"{name} does not say which layers it reads (target_layer_ids)")
-    if options.dialect is not None:
-        raise InvalidInput(
-            f"{name} is a file of z-lab's DFlash, which has no dialects; leave dialect out"
-        )
     settings = BlockSettings(
         "dflash",
         layer_config({"model_type": "qwen3", **config}, name),

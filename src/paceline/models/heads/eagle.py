@@ -120,5 +120,5 @@ def _read_1(files: HeadFiles, options: HeadOptions) -> FeatureHead:
     return FeatureHead(network, "eagle")
 
 
-FORMAT_3 = HeadFormat("EAGLE-3", _recognises_3, _read_3)
+FORMAT_3 = HeadFormat("EAGLE-3", _recognises_3, _read_3, has_dialects=True)
 FORMAT_1 = HeadFormat("EAGLE", _recognises_1, _read_1)

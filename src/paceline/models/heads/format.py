@@ -56,6 +56,7 @@ class HeadFormat:
         name: for messages, as in "Medusa".
         recognises: whether files are of this format: by keys of tensors and settings alone.
         read: makes the head.
+        has_dialects: whether `HeadOptions.dialect` may mean something for a file of this format.
 
     `read` takes every tensor of the files, compares sizes with the target by `check_target`, and
     raises `ModelError` for damaged files and `InvalidInput` for a head of another target.
@@ -64,6 +65,7 @@ class HeadFormat:
     name: str
     recognises: Callable[[HeadFiles], bool]
     read: Callable[[HeadFiles, HeadOptions], Head]
+    has_dialects: bool = False
 
 
 def check_target(

@@ -86,6 +86,11 @@ def load_head(
             f"{files.path} is of no format of heads that Paceline reads ({kinds}); its tensors "
             f"are {keys}, ..."
         )
+    if dialect is not None and not found.has_dialects:
+        raise InvalidInput(
+            f"{files.path} is a file of the format {found.name}, which has no dialects; leave "
+            f"{dialect!r} out"
+        )
     options = HeadOptions(
         target=target,
         dtype=dtype,

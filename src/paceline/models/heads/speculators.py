@@ -71,7 +71,7 @@ READERS: Mapping[str, Callable[[HeadFiles, HeadOptions], Head]] = {
     "dspark": _read_block,
 }
 
-FORMAT = HeadFormat("speculators", _recognises, _read)
+FORMAT = HeadFormat("speculators", _recognises, _read, has_dialects=True)
 
 
 def eagle3_settings(files: HeadFiles, dialect: str | None) -> Eagle3Settings:
