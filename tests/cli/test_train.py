@@ -191,7 +191,7 @@ def test_a_run_that_is_there_is_not_overwritten(
         (["--learning-rate", "3"], "learning_rate must be above 0"),
         (["--top-p", "2"], "top_p"),
         (["--minutes", "inf"], "minutes must be a finite number above 0; it is inf"),
-        (["--minutes", "nan"], "minutes must be a finite number above 0; it is nan"),
+        (["--minutes", "nan"], "Invalid value for '--minutes'"),
         (["--seed", str(2**64)], f"seed must be at least 0 and at most {2**64 - 1}"),
         (["--raw"], "--raw is about the prompts of a file; give one with --prompts FILE"),
         (["--chat"], "--chat is about the prompts of a file; give one with --prompts FILE"),
