@@ -16,13 +16,13 @@ from paceline.core.sampling import SamplingParams
 from paceline.core.target import Committed, Need
 from paceline.core.traits import DraftKinds
 from paceline.core.view import TargetView
-from paceline.drafting.kinds import CHOSEN_CHAIN, DRAWN_CHAIN, drawn_or_chosen
+from paceline.drafting.kinds import CHOSEN_CHAIN, DRAWN_CHAIN, KindsByTemperature, drawn_or_chosen
 from paceline.drafting.model import DraftModel, Stop, check_params, draw_chain, own_params
 from paceline.sampling.warp import SamplingWarp
 
 
 @dataclass(frozen=True, slots=True)
-class ModelDrafter:
+class ModelDrafter(KindsByTemperature):
     """Draft with a model of one's own.
 
     Args:
@@ -59,15 +59,8 @@ class ModelDrafter:
         require_finite(self, "entropy_factor", self.entropy_factor, low=0.0)
         object.__setattr__(self, "params", own_params(self.params))
 
-    @property
-    def drafts(self) -> DraftKinds:
-        """The kinds of drafts that it makes; see `core.traits`."""
-        return drawn_or_chosen(self.params, DRAWN_CHAIN, CHOSEN_CHAIN, is_greedy=False)
-
-    @property
-    def greedy_drafts(self) -> DraftKinds:
-        """The same when the target's temperature is 0."""
-        return drawn_or_chosen(self.params, DRAWN_CHAIN, CHOSEN_CHAIN, is_greedy=True)
+    def _kinds(self, *, is_greedy: bool) -> DraftKinds:
+        return drawn_or_chosen(self.params, DRAWN_CHAIN, CHOSEN_CHAIN, is_greedy=is_greedy)
 
     def open(self, target: TargetView, capacity: int) -> ModelSession:
         """See `protocols.Drafter.open`."""

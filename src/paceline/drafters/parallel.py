@@ -22,14 +22,14 @@ from paceline.core.sampling import SamplingParams
 from paceline.core.target import Committed, Need
 from paceline.core.traits import DraftKinds
 from paceline.core.view import TargetView
-from paceline.drafting.kinds import CHOSEN_CHAIN, DRAWN_CHAIN, drawn_or_chosen
+from paceline.drafting.kinds import CHOSEN_CHAIN, DRAWN_CHAIN, KindsByTemperature, drawn_or_chosen
 from paceline.drafting.model import DraftModel, Stop, check_params, draw_chain, own_params
 from paceline.errors import InvalidInput
 from paceline.sampling.warp import SamplingWarp
 
 
 @dataclass(frozen=True, slots=True)
-class ParallelDrafter:
+class ParallelDrafter(KindsByTemperature):
     """Draft several tokens in one pass of a model that was trained for it.
 
     Every token is drawn from its own place's distribution, which knows where it stands but not
@@ -66,15 +66,8 @@ class ParallelDrafter:
             require_int("mask_token", self.mask_token, low=0, high=info.vocab_size - 1)
         object.__setattr__(self, "params", own_params(self.params))
 
-    @property
-    def drafts(self) -> DraftKinds:
-        """The kinds of drafts that it makes; see `core.traits`."""
-        return drawn_or_chosen(self.params, DRAWN_CHAIN, CHOSEN_CHAIN, is_greedy=False)
-
-    @property
-    def greedy_drafts(self) -> DraftKinds:
-        """The same when the target's temperature is 0."""
-        return drawn_or_chosen(self.params, DRAWN_CHAIN, CHOSEN_CHAIN, is_greedy=True)
+    def _kinds(self, *, is_greedy: bool) -> DraftKinds:
+        return drawn_or_chosen(self.params, DRAWN_CHAIN, CHOSEN_CHAIN, is_greedy=is_greedy)
 
     def open(self, target: TargetView, capacity: int) -> ParallelSession:
         """See `protocols.Drafter.open`."""

@@ -18,7 +18,7 @@ from paceline.core.sampling import SamplingParams
 from paceline.core.target import Committed, Need, TargetInfo
 from paceline.core.traits import DraftKinds
 from paceline.core.view import TargetView
-from paceline.drafting.kinds import CHOSEN_TREE, drawn_or_chosen
+from paceline.drafting.kinds import CHOSEN_TREE, KindsByTemperature, drawn_or_chosen
 from paceline.drafting.model import DraftModel, Stop, check_params, own_params
 from paceline.drafting.tree import DraftTree
 from paceline.drafting.tree_draft import draw_tree
@@ -28,7 +28,7 @@ from paceline.sampling.warp import SamplingWarp
 
 
 @dataclass(frozen=True, slots=True)
-class TreeDrafter:
+class TreeDrafter(KindsByTemperature):
     """Draft a tree with a model of one's own.
 
     Args:
@@ -81,15 +81,10 @@ class TreeDrafter:
         check_tree_settings(self)
         object.__setattr__(self, "params", own_params(self.params))
 
-    @property
-    def drafts(self) -> DraftKinds:
-        """The kinds of drafts that it makes; see `core.traits`."""
-        return drawn_or_chosen(self.params, drawn_tree(self.children), CHOSEN_TREE, is_greedy=False)
-
-    @property
-    def greedy_drafts(self) -> DraftKinds:
-        """The same when the target's temperature is 0."""
-        return drawn_or_chosen(self.params, drawn_tree(self.children), CHOSEN_TREE, is_greedy=True)
+    def _kinds(self, *, is_greedy: bool) -> DraftKinds:
+        return drawn_or_chosen(
+            self.params, drawn_tree(self.children), CHOSEN_TREE, is_greedy=is_greedy
+        )
 
     def open(self, target: TargetView, capacity: int) -> TreeSession:
         """See `protocols.Drafter.open`."""

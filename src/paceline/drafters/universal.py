@@ -18,7 +18,7 @@ from paceline.core.sampling import SamplingParams
 from paceline.core.target import Committed, Need
 from paceline.core.traits import DraftKinds
 from paceline.core.view import TargetView
-from paceline.drafting.kinds import CHOSEN_CHAIN, DRAWN_CHAIN, drawn_or_chosen
+from paceline.drafting.kinds import CHOSEN_CHAIN, DRAWN_CHAIN, KindsByTemperature, drawn_or_chosen
 from paceline.drafting.model import DraftModel, Stop, check_params, draw_chain, own_params
 from paceline.drafting.vocabulary import (
     LOOK_BEHIND,
@@ -40,7 +40,7 @@ _ROOM = 4
 
 
 @dataclass(frozen=True, slots=True)
-class UniversalDrafter:
+class UniversalDrafter(KindsByTemperature):
     """Draft with a model that has another tokenizer.
 
     Args:
@@ -81,17 +81,7 @@ class UniversalDrafter:
                     "paceline.load loads from files brings its own"
                 )
 
-    @property
-    def drafts(self) -> DraftKinds:
-        """The kinds of drafts that it makes; see `core.traits`."""
-        return self._drafts(is_greedy=False)
-
-    @property
-    def greedy_drafts(self) -> DraftKinds:
-        """The same when the target's temperature is 0."""
-        return self._drafts(is_greedy=True)
-
-    def _drafts(self, *, is_greedy: bool) -> DraftKinds:
+    def _kinds(self, *, is_greedy: bool) -> DraftKinds:
         if self.mode == "slem":
             return CHOSEN_CHAIN
         return drawn_or_chosen(self.params, DRAWN_CHAIN, CHOSEN_CHAIN, is_greedy=is_greedy)

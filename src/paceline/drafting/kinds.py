@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
+
 from paceline.core.drafts import Scheme
 from paceline.core.sampling import SamplingParams
 from paceline.core.traits import DraftKinds
@@ -31,3 +33,23 @@ def drawn_or_chosen(
         False
     """
     return chosen if (is_greedy if params is None else params.is_greedy) else drawn
+
+
+class KindsByTemperature:
+    """A drafter whose drafts depend on the temperature declares them by `_kinds` alone."""
+
+    __slots__ = ()
+
+    @property
+    def drafts(self) -> DraftKinds:
+        """The kinds of drafts that it makes; see `core.traits`."""
+        return self._kinds(is_greedy=False)
+
+    @property
+    def greedy_drafts(self) -> DraftKinds:
+        """The same when the target's temperature is 0."""
+        return self._kinds(is_greedy=True)
+
+    @abstractmethod
+    def _kinds(self, *, is_greedy: bool) -> DraftKinds:
+        """The kinds of drafts at a temperature of 0, or above."""

@@ -23,7 +23,13 @@ from paceline.core.traits import DraftKinds
 from paceline.core.view import TargetView
 from paceline.drafting.heads.contract import Head
 from paceline.drafting.heads.vocabulary import spread
-from paceline.drafting.kinds import CHOSEN_CHAIN, CHOSEN_TREE, DRAWN_CHAIN, drawn_or_chosen
+from paceline.drafting.kinds import (
+    CHOSEN_CHAIN,
+    CHOSEN_TREE,
+    DRAWN_CHAIN,
+    KindsByTemperature,
+    drawn_or_chosen,
+)
 from paceline.drafting.model import Stop, check_params, draw_chain, own_params
 from paceline.drafting.tree import DraftTree
 from paceline.drafting.tree_draft import draw_tree
@@ -36,7 +42,7 @@ CHAIN = "chain"
 
 
 @dataclass(frozen=True, slots=True)
-class HeadDrafter:
+class HeadDrafter(KindsByTemperature):
     """Draft with a head that reads the target's hidden states.
 
     Args:
@@ -103,16 +109,6 @@ class HeadDrafter:
     def default_verifier(self) -> str:
         """See `core.traits`."""
         return "token" if self.is_chain else "tree"
-
-    @property
-    def drafts(self) -> DraftKinds:
-        """The kinds of drafts that it makes; see `core.traits`."""
-        return self._kinds(is_greedy=False)
-
-    @property
-    def greedy_drafts(self) -> DraftKinds:
-        """The same when the target's temperature is 0."""
-        return self._kinds(is_greedy=True)
 
     def _kinds(self, *, is_greedy: bool) -> DraftKinds:
         drawn, chosen = DRAWN_CHAIN, CHOSEN_CHAIN
