@@ -32,6 +32,34 @@ class Prefilled:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class DraftRecord:
+    """The draft of a round as it was decided: what `Round`, which counts, does not say.
+
+    Args:
+        tokens: the n drafted tokens, parents before children; empty in a plain round.
+        parents: the index of each token's parent; -1 is the last token before the round.
+        path: the accepted nodes from the first level down, before a stop or a limit cut the block.
+        token: the token that the rule added: the bonus if the path ends where the draft does, else
+            the correction.
+        p: the target's probability of each token after its parent, sampling options included; None
+            where the rule never asked for the distribution there, as after a refused token.
+        q: the probability with which each token was drawn; None for one that was not drawn but
+            chosen, a point mass. Of siblings drawn without replacement, that of the first draw.
+
+    Example:
+        >>> DraftRecord(tokens=(5,), parents=(-1,), path=(), token=7, p=(0.25,), q=(0.5,)).token
+        7
+    """
+
+    tokens: tuple[int, ...]
+    parents: tuple[int, ...]
+    path: tuple[int, ...]
+    token: int
+    p: tuple[float | None, ...]
+    q: tuple[float | None, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Round:
     """One round of request `id`: draft, score, verify, commit.
 
@@ -54,6 +82,7 @@ class Round:
         logprobs: the log-probability of each of `tokens` under the target's own softmax; None
             unless requested.
         top_logprobs: for each of `tokens` the most probable ids and their log-probabilities.
+        draft: the draft and its verdict, token by token; None unless requested.
     """
 
     id: int
@@ -74,6 +103,7 @@ class Round:
     scores: Tensor | None = None
     logprobs: tuple[float, ...] | None = None
     top_logprobs: tuple[tuple[tuple[int, float], ...], ...] | None = None
+    draft: DraftRecord | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,16 +139,21 @@ def to_json(event: Event) -> dict[str, Any]:
     >>> to_json(Finished(id=0, reason=FinishReason.STOP, num_tokens=3))
     {'event': 'finished', 'id': 0, 'reason': 'stop', 'num_tokens': 3}
     """
-    values = {item.name: getattr(event, item.name) for item in fields(event)}
-    kept = {
+    return {"event": type(event).__name__.lower(), **_fields(event)}
+
+
+def _fields(record: Event | DraftRecord) -> dict[str, Any]:
+    values = {item.name: getattr(record, item.name) for item in fields(record)}
+    return {
         name: _plain(value)
         for name, value in values.items()
         if value is not None and not isinstance(value, Tensor)
     }
-    return {"event": type(event).__name__.lower(), **kept}
 
 
 def _plain(value: Any) -> Any:
+    if isinstance(value, DraftRecord):
+        return _fields(value)
     if isinstance(value, tuple):
         return [_plain(item) for item in value]
     if isinstance(value, Exception):

@@ -40,6 +40,7 @@ class Request:
             tokens and logits only.
         logprobs: report log-probabilities, and those of the `logprobs` most probable tokens.
         keep_logits, keep_scores: report the logits and the processed scores of each token.
+        keep_draft: report each round's draft, with what the rule saw and decided of it.
         slot: a slot owned by the caller whose cached tokens are a prefix of the prompt; it is left
             open. None opens one and closes it at the end.
     """
@@ -59,6 +60,7 @@ class Request:
     logprobs: int | None = None
     keep_logits: bool = False
     keep_scores: bool = False
+    keep_draft: bool = False
     slot: Any = None
 
 

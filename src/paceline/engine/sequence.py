@@ -7,10 +7,7 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from enum import Enum, auto
 from time import perf_counter
-from typing import Any, NamedTuple
-
-import torch
-from torch import Tensor
+from typing import NamedTuple
 
 from paceline.core.drafts import ROOT, Budget, Draft, Outcome
 from paceline.core.events import Event, Failed, Finished, FinishReason, Prefilled, Round
@@ -19,6 +16,7 @@ from paceline.core.passes import steps_of
 from paceline.core.protocols import Steps, Target, Work
 from paceline.core.target import Committed, Need, Opening, Scores
 from paceline.engine.contract import check_draft, check_verdict
+from paceline.engine.diagnostics import Laws, diagnostics
 from paceline.engine.gather import Answer, Drafting
 from paceline.engine.request import Request, length_limit, token_ids
 from paceline.errors import ContractViolation, InvalidInput
@@ -270,7 +268,7 @@ class ActiveSequence:
             pass_rows=shared.num_rows,
             prefill_rows=shared.prefill_rows,
             drafter=draft.drafter or self.request.drafter.name,
-            **self._diagnostics(scores.logits, laws, (ROOT, *verdict.path)[:kept], committed),
+            **diagnostics(self.request, scores.logits, laws, draft, verdict, committed),
         )
         self.told = len(self.tokens)
         return event
@@ -332,50 +330,3 @@ class ActiveSequence:
             return min(ends) - old, FinishReason.STOP
         full = len(self.tokens) + len(block) == self.limit
         return len(block), FinishReason.LENGTH if full else None
-
-    def _diagnostics(
-        self, logits: Tensor, laws: Laws, nodes: Sequence[int], tokens: Sequence[int]
-    ) -> dict[str, Any]:
-        """What the request wants to know beyond the tokens; `nodes` are the tokens' parents."""
-        request, rows = self.request, [node + 1 for node in nodes]
-        found: dict[str, Any] = {}
-        if request.keep_logits:
-            found["logits"] = logits[rows]
-        if request.keep_scores:
-            found["scores"] = laws.scores(nodes)
-        if request.logprobs is not None:
-            logprobs = logits[rows].log_softmax(dim=-1)
-            found["logprobs"] = tuple(
-                float(row[token]) for row, token in zip(logprobs, tokens, strict=True)
-            )
-            values, ids = logprobs.topk(request.logprobs, dim=-1)
-            found["top_logprobs"] = tuple(
-                tuple(zip(row_ids, row, strict=True))
-                for row_ids, row in zip(ids.tolist(), values.tolist(), strict=True)
-            )
-        return found
-
-
-class Laws:
-    """The target's law after each node, computed when a rule first asks for it."""
-
-    def __init__(self, warp: SamplingWarp, logits: Tensor, draft: Draft, keep: bool) -> None:
-        self._warp, self._logits, self._draft, self._keep = warp, logits, draft, keep
-        self._laws: dict[int, Tensor] = {}
-        self._processed: dict[int, Tensor] = {}
-
-    def __call__(self, node: int) -> Tensor:
-        """The law `[V]` after a node; `ROOT` is the last committed token."""
-        if node not in self._laws:
-            path = [self._draft.tokens[i] for i in self._draft.path(node)]
-            processed = self._warp.process(self._logits[node + 1], path)
-            if self._keep:
-                self._processed[node] = processed
-            self._laws[node] = self._warp.law_of(processed)
-        return self._laws[node]
-
-    def scores(self, nodes: Sequence[int]) -> Tensor:
-        """The processed scores after the nodes, `[len(nodes), V]`."""
-        for node in nodes:
-            self(node)  # a rule need not have asked for it
-        return torch.stack([self._warp.scores_of(self._processed[node]) for node in nodes])
