@@ -11,6 +11,7 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
+from paceline.models.heads import blockwise as blockwise_format
 from paceline.models.heads.eagle3 import Eagle3Settings
 from paceline.models.heads.medusa import Weights, save_medusa
 from paceline.models.heads.speculators import save_eagle3
@@ -36,6 +37,19 @@ def medusa(model: Any, folder: Path, *, num_heads: int = 3, **more: Any) -> Path
     ]
     weights = Weights(blocks, [output] * num_heads, **more)
     save_medusa(weights, folder, base_model="tiny", vocab_size=len(output))
+    return folder
+
+
+def blockwise(model: Any, folder: Path, *, num_tokens: int = 3) -> Path:
+    output = output_of(model)
+    width = output.shape[1]
+    wide, out = 2 * num_tokens * width, num_tokens * width
+    weights = blockwise_format.Weights(
+        (drawn(wide, width, seed=1), drawn(wide, seed=2)),
+        (drawn(out, wide, seed=3), drawn(out, seed=4)),
+        output,
+    )
+    blockwise_format.save_blockwise(weights, folder, base_model="tiny", vocab_size=len(output))
     return folder
 
 
@@ -176,6 +190,7 @@ def dspark(model: Any, folder: Path) -> Path:
 
 HEADS: Mapping[str, Callable[..., Path]] = {
     "medusa": medusa,
+    "blockwise": blockwise,
     "hydra": hydra,
     "mlp": mlp,
     "eagle": eagle,

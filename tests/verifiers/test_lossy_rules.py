@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Callable
+from functools import partial
 
 import pytest
 import torch
@@ -17,9 +19,11 @@ from paceline.core.sampling import SamplingParams
 from paceline.errors import InvalidInput
 from paceline.sampling.noise import SeededNoise
 from paceline.sampling.warp import SamplingWarp
+from paceline.verifiers.distance import DistanceVerifier
 from paceline.verifiers.lenience import LenienceVerifier
 from paceline.verifiers.token import TokenVerifier
 from paceline.verifiers.top_beta import TopBetaVerifier, near_the_top
+from paceline.verifiers.top_k import TopKVerifier
 from paceline.verifiers.typical import TypicalVerifier, typical_threshold
 from tests.rounds import (
     A,
@@ -160,7 +164,15 @@ NONE = NoNoise()
 
 
 @pytest.mark.parametrize(
-    "rule", [TypicalVerifier(), LenienceVerifier(), TopBetaVerifier()], ids=lambda rule: rule.name
+    "rule",
+    [
+        TypicalVerifier(),
+        LenienceVerifier(),
+        TopBetaVerifier(),
+        TopKVerifier(),
+        DistanceVerifier(),
+    ],
+    ids=lambda rule: rule.name,
 )
 def test_at_temperature_0_they_are_greedy(rule: Verifier) -> None:
     assert not rule.exact
@@ -186,11 +198,67 @@ def test_at_temperature_0_they_are_greedy(rule: Verifier) -> None:
         (lambda: TopBetaVerifier(beta=0), "beta must be at least 1"),
         (lambda: TopBetaVerifier(tau=math.nan), "tau must be a finite number"),
         (lambda: LenienceVerifier("much"), "lenience must be a number"),
+        (lambda: TopKVerifier(0), "k must be at least 1"),
+        (lambda: TopKVerifier(2.5), "k must be a whole number"),
+        (lambda: DistanceVerifier(-1), "epsilon must be at least 0"),
     ],
 )
 def test_settings_out_of_range_are_refused(make: object, message: str) -> None:
     with pytest.raises(InvalidInput, match=message):
         make()  # type: ignore[operator]
+
+
+# ---------------------------------------------------------------- top-k and distance
+
+
+@given(st.integers(0, 2**32), st.integers(0, 3))
+def test_the_narrowest_criteria_of_blockwise_decoding_are_greedy(seed: int, gamma: int) -> None:
+    """One token passes: the best (top 1), or those at distance 0 of it."""
+    p, q = table(seed, gamma + 1, 4), table(seed + 1, gamma + 1, 4)
+    for rule in (TopKVerifier(1), DistanceVerifier(0)):
+        for stream in range(5):
+            tokens = play(rule.verify, p, chain(q, gamma), SeededNoise(seed, stream))
+            assert tokens == tuple(int(p(tokens[:i]).argmax()) for i in range(len(tokens)))
+
+
+def prefix_law(
+    p: Callable[[tuple[int, ...]], Tensor], tokens: tuple[int, ...], node: int
+) -> Tensor:
+    """The target's law after a node of a chain."""
+    return p(tokens[: node + 1])
+
+
+@given(st.integers(0, 2**32), st.integers(1, 4), st.integers(0, 3))
+def test_the_longest_prefix_that_passes_is_accepted(seed: int, k: int, epsilon: int) -> None:
+    """Stern et al., sections 5.1 and 5.2, token by token on every chain of three."""
+    p = table(seed, 4, 4, 0.2)
+
+    def passes(rule: str, token: int, law: Tensor) -> bool:
+        order = sorted(range(4), key=lambda other: (-float(law[other]), other))
+        near = abs(token - order[0]) <= epsilon
+        return float(law[token]) > 0 and (token in order[:k] if rule == "top-k" else near)
+
+    rules = {"top-k": TopKVerifier(k), "distance": DistanceVerifier(epsilon)}
+    for tokens in itertools.product(range(4), repeat=3):
+        for name, rule in rules.items():
+            length = 0
+            while length < 3 and passes(name, tokens[length], p(tokens[:length])):
+                length += 1
+            laws = partial(prefix_law, p, tokens)
+            verdict = rule.verify(Draft(tokens), laws, NONE, 0)
+            best = int(p(tokens[:length]).argmax())
+            assert verdict == Verdict(tuple(range(length)), best)
+
+
+def test_what_the_criteria_give_on_a_known_pair() -> None:
+    """p = (.3, .4, .3): the best two are 1 and 0, and both neighbours of 1 are at distance 1."""
+    assert first(TopKVerifier(2).verify) == pytest.approx([0.6, 0.4, 0.0], abs=1e-12)
+    assert first(DistanceVerifier(1).verify) == pytest.approx(Q.tolist(), abs=1e-12)
+    assert distance(Q.tolist(), P) == pytest.approx(0.3, abs=1e-12)
+    # A token without mass passes under neither, near as it may be.
+    p = law(0.6, 0.0, 0.4)
+    for rule in (TopKVerifier(3), DistanceVerifier(2)):
+        assert rule.verify(Draft((1,)), lambda _: p, NONE, 0) == Verdict((), 0)
 
 
 # ---------------------------------------------------------------- a fault of released code

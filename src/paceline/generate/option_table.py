@@ -158,7 +158,8 @@ TABLE: Mapping[str, Option] = {
     "verify": _draft(
         "The rule that accepts drafts. Default: the one that suits the drafter; with --seed and "
         "-k auto it is coupling, with which a seed gives the same tokens whatever is drafted. "
-        "typical, lenience and top-beta are not exact: they change the output distribution.",
+        "typical, lenience, top-beta, top-k and distance are not exact: they change the output "
+        "distribution.",
         flags=("--verify",),
         metavar="NAME",
         doors=EVERYWHERE,

@@ -14,13 +14,23 @@ from paceline.core.target import TargetInfo
 from paceline.drafting.heads.contract import Head
 from paceline.errors import InvalidInput, ModelError
 from paceline.kernels.packing import Storage
-from paceline.models.heads import dflash, eagle, hydra, medusa, mlp_speculator, mtp, speculators
+from paceline.models.heads import (
+    blockwise,
+    dflash,
+    eagle,
+    hydra,
+    medusa,
+    mlp_speculator,
+    mtp,
+    speculators,
+)
 from paceline.models.heads.files import open_files
 from paceline.models.heads.format import HeadFormat, HeadOptions
 from paceline.models.loading import check_storage
 
 FORMATS: tuple[HeadFormat, ...] = (
     medusa.FORMAT,
+    blockwise.FORMAT,
     hydra.FORMAT,
     mlp_speculator.FORMAT,
     speculators.FORMAT,
