@@ -6,7 +6,6 @@ python scripts/cli_reference.py
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -43,9 +42,10 @@ def _commands(group: Any, path: str) -> Iterator[tuple[str, Any]]:
 
 def _blocks(command: Any) -> Iterator[str]:
     """A list of options for each panel of the help, under its name."""
-    for panel, options in groupby(
-        command.params, key=lambda option: getattr(option, "rich_help_panel", None)
-    ):
+    panels: dict[str | None, list[Any]] = {}
+    for option in command.params:
+        panels.setdefault(getattr(option, "rich_help_panel", None), []).append(option)
+    for panel, options in panels.items():
         if panel is not None:
             yield f"**{panel}**"
         yield "\n".join(map(_entry, options))

@@ -65,8 +65,8 @@ def test_the_examples_of_a_page_run(
         known = isinstance(source, str) and not Path(source).exists()
         return load(folder if known else source, *arguments, **options)
 
-    def draft_tiny(source: Any, *form: Any) -> Any:
-        return load_draft(folder if isinstance(source, str) else source, *form)
+    def draft_tiny(source: Any, *form: Any, **options: Any) -> Any:
+        return load_draft(folder if isinstance(source, str) else source, *form, **options)
 
     def head_tiny(source: Any, *arguments: Any, **options: Any) -> Any:
         made = medusa(AutoModelForCausalLM.from_pretrained(folder), folder.parent / "head")

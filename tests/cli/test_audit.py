@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from paceline.generate.settings import SCHEMA
 from tests.workbench.audit.servers import Server, running, table
 
 SIZES = ("--max-tokens", 8, "--sample-tokens", 4, "--detect", 0.4)
@@ -63,6 +64,16 @@ def test_too_few_samples_are_inconclusive(run, tiny, prompts):
     assert result.exit_code == 3
     assert "verdict: inconclusive" in result.stdout
     assert "Too few samples" in " ".join(result.stdout.split())
+
+
+def test_settings_are_audited_as_they_were_written(run, tiny, prompts, tmp_path):
+    file = tmp_path / "settings.json"
+    drafting = {"drafter": "suffix", "num_draft_tokens": 3}
+    file.write_text(json.dumps({"schema": SCHEMA, "drafting": drafting}))
+    arguments = ("audit", "-m", tiny, "--prompts", prompts, "--temperature", 0, "--max-tokens", 8)
+    found = json.loads(run(*arguments, "--settings", file, "--json").stdout)
+    assert found["subject"]["drafter"] == "suffix"
+    assert found["subject"]["num_draft_tokens"] == 3
 
 
 @pytest.mark.parametrize(
@@ -141,6 +152,10 @@ def test_a_faulty_server(run, words):
         (
             ["--url", "http://x", "--baseline-url", "http://x", "-d", "ngram"],
             "--drafter is for audits without --url",
+        ),
+        (
+            ["--url", "http://x", "--baseline-url", "http://x", "--controller-option", "a=1"],
+            "--controller-option is for audits without --url",
         ),
         (["--concurrency", "2"], "--concurrency goes with --url"),
         (

@@ -92,14 +92,17 @@ def test_a_folder_is_no_text(tmp_path):
 def test_settings_of_a_drafter(tmp_path):
     file = tmp_path / "reference.txt"
     file.write_text("die Straße\n", encoding="utf-8")
-    found = inputs.drafter_settings(
-        [file],
-        {"max_ngram": 4, "min_ngram": None},
-        ["rate=0.5", "name=two words=2", "on=true", "list=[1]", "empty="],
-    )
+    found = inputs.drafter_settings([file], {"max_ngram": 4, "min_ngram": None}, file)
     assert found == {
         "max_ngram": 4,
         "references": ["die Straße\n"],
+        "prediction": "die Straße\n",
+    }
+
+
+def test_settings_by_name():
+    given = ["rate=0.5", "name=two words=2", "on=true", "list=[1]", "empty="]
+    assert inputs.named_values("--drafter-option", given) == {
         "rate": 0.5,
         "name": "two words=2",
         "on": True,
@@ -111,4 +114,4 @@ def test_settings_of_a_drafter(tmp_path):
 @pytest.mark.parametrize("item", ["name", "=1", ""])
 def test_a_setting_needs_a_name_and_a_value(item):
     with pytest.raises(InvalidInput, match="takes NAME=VALUE"):
-        inputs.drafter_settings([], {}, [item])
+        inputs.named_values("--drafter-option", [item])

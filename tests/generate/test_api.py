@@ -452,9 +452,13 @@ class TestRefusals:
 class TestDraftModels:
     def test_by_name_it_is_loaded_once(self, folder: Path, monkeypatch: Any) -> None:
         loads: list[Any] = []
-        monkeypatch.setattr(
-            api, "load_draft", lambda *given: (loads.append(given), load_draft(*given))[1]
-        )
+
+        def counted(*form: Any, device: Any) -> LanguageModel:
+            assert device == torch.device("cpu")  # where the target is
+            loads.append(form)
+            return load_draft(*form, device=device)
+
+        monkeypatch.setattr(api, "load_draft", counted)
         model = load(folder)
         plain = plainly(model, max_tokens=12)
         for _ in range(2):
@@ -602,10 +606,10 @@ class TestDraftModels:
     def test_threads_load_it_once(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         loads = []
 
-        def slowly(source: Any, *form: Any) -> LanguageModel:
+        def slowly(source: Any, *form: Any, **place: Any) -> LanguageModel:
             loads.append(source)
             time.sleep(0.2)  # long enough for the others to come by
-            return load_draft(source, *form)
+            return load_draft(source, *form, **place)
 
         monkeypatch.setattr(api, "load_draft", slowly)
         model = load(folder)

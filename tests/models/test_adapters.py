@@ -115,6 +115,8 @@ def test_the_sum_is_rounded_once(base: Path, adapter: Path) -> None:
 
 def test_a_draft_model_may_be_one_with_an_adapter(base: Path, adapter: Path) -> None:
     draft = paceline.load_draft(adapter)
+    same = paceline.load_draft(base, adapter=adapter, device="cpu", dtype="float32")
+    assert draft.name == same.name == "base+tuned"
     plain = paceline.load(base, dtype="float32").generate(PROMPT, max_tokens=12, drafter="none")
     found = paceline.load(base, dtype="float32").generate(PROMPT, max_tokens=12, draft_model=draft)
     assert found.token_ids == plain.token_ids

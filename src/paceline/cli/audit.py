@@ -8,17 +8,9 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from paceline.cli import audit_options as own
-from paceline.cli import audit_view, options, terminal, threads
-from paceline.cli.calls import (
-    DEFAULT_MODEL,
-    Drafting,
-    check_draft_storage,
-    load_draft,
-    print_written,
-    uses_chat,
-)
+from paceline.cli import audit_view, options, terminal
+from paceline.cli.calls import DEFAULT_MODEL, load_for, print_written, settled, uses_chat
 from paceline.cli.counting import steps
-from paceline.cli.inputs import drafter_settings, named_values
 from paceline.errors import InvalidInput
 from paceline.workbench.report.files import Outputs
 from paceline.workbench.workload import read_items, select
@@ -27,17 +19,14 @@ if TYPE_CHECKING:
     from paceline.workbench.audit import Audit, LocalSettings, NamedPrompt, RemoteSettings
     from paceline.workbench.workload import Item
 
+DEFAULT_TEMPERATURE = 1.0
 DEFAULT_MAX_TOKENS = 64
 DEFAULT_SAMPLE_TOKENS = 8
 DEFAULT_DETECT = 0.15
 DEFAULT_POWER = 0.9
 DEFAULT_FALSE_ALARM_RATE = 0.001
 
-_LOCAL = (
-    "dtype", "device", "adapter", "storage", "invariant", "trust_remote_code", "allow_pickle",
-    "drafter", "num_draft_tokens", "controller", "controller_option", "verify", "verify_option",
-    "draft_model", "draft_head", "draft_storage", "draft_head_tokens", "drafter_option", "raw",
-)  # fmt: skip
+_LOCAL = (*options.LOADED, *options.DRAFTED, "raw")
 _REMOTE = (
     "baseline_url", "baseline_model", "api", "concurrency", "timeout", "retries", "api_key_env",
     "tie_tolerance",
@@ -46,29 +35,19 @@ _PLAIN = {"presence_penalty": 0.0, "frequency_penalty": 0.0}
 """Neutral sampling options; they are not sent to servers."""
 
 
+@options.takes(
+    *options.LOADED,
+    *options.DRAFTED,
+    *options.DISTRIBUTION,
+    before="raw",
+    temperature=DEFAULT_TEMPERATURE,
+)
 def audit(
+    shared: dict[str, Any],
     ctx: typer.Context,
     prompts: own.Prompts,
     limit: own.Limit = None,
     model: own.Model = None,
-    dtype: options.Dtype = "auto",
-    device: options.Device = None,
-    adapter: options.Adapter = None,
-    storage: options.Storage = "auto",
-    invariant: options.Invariant = False,
-    trust_remote_code: options.TrustRemoteCode = False,
-    allow_pickle: options.AllowPickle = False,
-    drafter: options.Drafter = None,
-    num_draft_tokens: options.DraftLength = None,
-    controller: options.Controller = None,
-    controller_option: options.ControllerOption = None,
-    verify: options.Verify = None,
-    verify_option: options.VerifyOption = None,
-    draft_model: options.DraftModel = None,
-    draft_head: options.DraftHead = None,
-    draft_storage: options.DraftStorage = None,
-    draft_head_tokens: options.DraftHeadTokens = None,
-    drafter_option: options.DrafterOption = None,
     raw: options.Raw = False,
     url: own.Url = None,
     baseline_url: own.BaselineUrl = None,
@@ -79,13 +58,6 @@ def audit(
     retries: own.Retries = 3,
     api_key_env: own.ApiKeyEnv = None,
     tie_tolerance: own.TieTolerance = None,
-    temperature: options.Temperature = 1.0,
-    top_k: options.TopK = None,
-    top_p: options.TopP = None,
-    min_p: options.MinP = None,
-    repetition_penalty: options.RepetitionPenalty = None,
-    presence_penalty: options.PresencePenalty = 0.0,
-    frequency_penalty: options.FrequencyPenalty = 0.0,
     max_tokens: own.MaxTokens = DEFAULT_MAX_TOKENS,
     samples: own.Samples = None,
     sample_tokens: own.SampleTokens = DEFAULT_SAMPLE_TOKENS,
@@ -108,36 +80,10 @@ def audit(
     _check_sides(ctx, url, baseline_url)
     outputs = Outputs({"--html": html, "--markdown": markdown})
     items = select(read_items(prompts), limit=limit)
-    sampling = options.without_defaults(
-        {
-            "temperature": temperature,
-            "top_k": top_k,
-            "top_p": top_p,
-            "min_p": min_p,
-            "repetition_penalty": repetition_penalty,
-            "presence_penalty": presence_penalty,
-            "frequency_penalty": frequency_penalty,
-        }
-    )
-    drafting = Drafting(
-        drafter=drafter,
-        settings=drafter_settings((), {}, drafter_option or ()),
-        num_draft_tokens=num_draft_tokens,
-        controller=controller,
-        controller_settings=named_values("--controller-option", controller_option or ()),
-        verify=verify,
-        verify_settings=named_values("--verify-option", verify_option or ()),
-        draft_model=draft_model,
-        draft_head=draft_head,
-        draft_storage=draft_storage,
-        draft_head_tokens=draft_head_tokens,
-    )
-    trust: dict[str, Any] = {
-        "trust_remote_code": trust_remote_code,
-        "allow_pickle": allow_pickle,
-    }
-    threads.give_way_where_busy()
-    with terminal.progress("starting" if url else f"loading {model or DEFAULT_MODEL}") as progress:
+    loading = options.pop(shared, options.LOADED)
+    sampling = options.without_defaults(options.pop(shared, options.DISTRIBUTION))
+    drafting, form = settled(shared)
+    with terminal.progress("starting"):
         from paceline.core.sampling import SamplingParams
         from paceline.workbench.audit import LocalSettings, RemoteSettings, SamplingSettings
 
@@ -146,26 +92,6 @@ def audit(
             samples, detect, power, false_alarm_rate, max_tokens=sample_tokens, seed=seed
         )
         sampled.num_samples(len(items))
-        if url is None:
-            drafting.check()
-            import paceline
-
-            with terminal.transformers_is_quiet():
-                target = paceline.load(
-                    model or DEFAULT_MODEL,
-                    dtype=dtype,
-                    device=device,
-                    adapter=adapter,
-                    storage=storage,
-                    invariant=invariant,
-                    progress=progress,
-                    **trust,
-                )
-                draft = None
-                if draft_model is not None:
-                    draft = load_draft(
-                        draft_model, draft_storage, draft_head_tokens, progress, **trust
-                    )
     if url is not None:
         assert baseline_url is not None  # _check_sides
         found = _remote(
@@ -184,7 +110,8 @@ def audit(
             {"api": api, "timeout": timeout, "retries": retries, "headers": _headers(api_key_env)},
         )
     else:
-        request = {**sampling, **drafting.request(draft)}
+        request = {**sampling, **drafting}
+        target = load_for(request, form, model or DEFAULT_MODEL, loading)
         local = LocalSettings(max_tokens=max_tokens, seed=seed, sampling=sampled)
         found = _local(target, items, request, local, raw=raw)
     _print_result(found, outputs, as_json=as_json)
@@ -199,15 +126,12 @@ def _check_sides(ctx: typer.Context, url: str | None, baseline_url: str | None) 
             "served without"
         )
     strangers = _REMOTE if url is None else _LOCAL
+    spelled = {one.name: max(one.opts, key=len) for one in ctx.command.params}
     for name in strangers:
         source = ctx.get_parameter_source(name)
         if source is not None and source.name == "COMMANDLINE":
-            option = f"--{name.replace('_', '-')}"
             other = "goes with --url" if url is None else "is for audits without --url"
-            raise InvalidInput(f"{option} {other}; leave it out")
-    parts = ("model", "storage", "head_tokens", "head")
-    draft = (ctx.params.get(f"draft_{part}") for part in parts)
-    check_draft_storage(*draft)
+            raise InvalidInput(f"{spelled[name]} {other}; leave it out")
 
 
 def _headers(api_key_env: str | None) -> dict[str, str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -11,8 +12,7 @@ from paceline.cli import bench_options as own
 from paceline.cli import options, terminal, threads
 from paceline.cli.calls import (
     DEFAULT_MODEL,
-    default_draft,
-    default_head,
+    draft_sources,
     load_draft,
     print_written,
     refuse_draft,
@@ -30,10 +30,20 @@ if TYPE_CHECKING:
     from paceline.workbench.bench.running import Setting
     from paceline.workbench.bench.runs import Run
 
+DEFAULT_MAX_TOKENS = 128
 INTERRUPTED = 130
 
 
+@options.takes(
+    *options.LOADED,
+    *options.DRAFT,
+    *options.DISTRIBUTION,
+    "max_tokens",
+    before="seed",
+    max_tokens=DEFAULT_MAX_TOKENS,
+)
 def bench(
+    shared: dict[str, Any],
     prompts: own.PromptsFile,
     method: own.Methods = None,
     model: options.Model = DEFAULT_MODEL,
@@ -41,23 +51,7 @@ def bench(
     per_category: own.PerCategory = None,
     limit: own.Limit = None,
     raw: options.Raw = False,
-    dtype: options.Dtype = "auto",
-    device: options.Device = None,
-    adapter: options.Adapter = None,
-    storage: options.Storage = "auto",
-    invariant: options.Invariant = False,
-    trust_remote_code: options.TrustRemoteCode = False,
-    allow_pickle: options.AllowPickle = False,
-    draft_model: options.DraftModel = None,
-    draft_head: options.DraftHead = None,
-    draft_storage: options.DraftStorage = None,
-    draft_head_tokens: options.DraftHeadTokens = None,
-    temperature: options.Temperature = 0.0,
-    top_k: options.TopK = None,
-    top_p: options.TopP = None,
-    min_p: options.MinP = None,
     seed: own.Seed = 0,
-    max_tokens: options.MaxTokens = 128,
     repeats: own.Repeats = 1,
     as_json: options.AsJson = False,
     markdown: own.Markdown = None,
@@ -68,9 +62,9 @@ def bench(
     # All errors in the input are detected before models are loaded and anything is run.
     require_extra(plots=html is not None)
     outputs = Outputs({"--html": html, "--markdown": markdown, "--save-answers": save_answers})
-    default = default_draft(draft_model, draft_storage, draft_head_tokens, draft_head)
-    head = default_head(draft_head, draft_storage)
-    methods = parse_methods(method or (), default, head=head, prompts_bring=True)
+    loading = options.pop(shared, options.LOADED)
+    draft, head = draft_sources(**options.pop(shared, options.DRAFT))
+    methods = parse_methods(method or (), draft, head=head, prompts_bring=True)
     if len(methods) == 1:
         raise InvalidInput(
             "there is nothing to compare with plain decoding; give --method, as in "
@@ -83,26 +77,11 @@ def bench(
         limit=limit,
     )
     check_items(methods, items)
-    if max_tokens < 1:
+    if (max_tokens := shared.pop("max_tokens")) < 1:
         raise InvalidInput("there is nothing to time in an answer without tokens; --max-tokens 1")
-    sampling = options.without_defaults(
-        {"temperature": temperature, "top_k": top_k, "top_p": top_p, "min_p": min_p}
-    )
+    sampling = options.without_defaults(shared)
     threads.give_way_where_busy()
-    loading: dict[str, Any] = {"trust_remote_code": trust_remote_code, "allow_pickle": allow_pickle}
-    target, drafts = load_models(
-        model,
-        methods,
-        {
-            "dtype": dtype,
-            "device": device,
-            "adapter": adapter,
-            "storage": storage,
-            "invariant": invariant,
-        },
-        loading,
-        sampling,
-    )
+    target, drafts = load_models(model, methods, loading, sampling)
     from paceline.generate.results import sampling_of
     from paceline.workbench.bench.running import Setting, check
     from paceline.workbench.report.environment import environment
@@ -132,11 +111,7 @@ def bench(
             "seed": seed,
             "repeats": repeats,
             "chat_template": chat,
-            "dtype": str(getattr(target.decoder, "dtype", dtype)).removeprefix("torch."),
-            "device": str(target.decoder.device),
-            "adapter": adapter,
-            "storage": storage,
-            "invariant": invariant,
+            **loaded_as(target, loading),
         },
     }
     result = measure(setting, items, methods, repeats, about)
@@ -169,11 +144,17 @@ def require_extra(*, plots: bool) -> None:
 def load_models(
     name: str,
     methods: list[Method],
-    target_options: dict[str, Any],
-    trust: dict[str, Any],
-    sampling: dict[str, Any],
+    loading: Mapping[str, Any],
+    sampling: Mapping[str, Any],
 ) -> tuple[LanguageModel, dict[DraftSource, LanguageModel]]:
-    """The target, and every draft model once."""
+    """The target, and every draft model once.
+
+    Args:
+        name: of the target.
+        methods: what is compared, with the draft models.
+        loading: how the target is loaded, see `options.LOADED`.
+        sampling: what is refused before anything is loaded.
+    """
     with terminal.progress(f"loading {name}") as progress:
         import paceline
         from paceline.core.sampling import SamplingParams
@@ -183,15 +164,23 @@ def load_models(
             if item.draft is not None:
                 refuse_draft(name, item.drafter, item.draft.name)
         with terminal.transformers_is_quiet():
-            target = paceline.load(name, progress=progress, **target_options, **trust)
+            target = paceline.load(name, progress=progress, **loading)
             drafts = {
-                source: load_draft(
-                    source.name, source.storage, source.head_tokens, progress, **trust
-                )
+                source: load_draft(*source, loading, progress)
                 for source in dict.fromkeys(item.draft for item in methods)
                 if source is not None
             }
     return target, drafts
+
+
+def loaded_as(target: LanguageModel, loading: Mapping[str, Any]) -> dict[str, Any]:
+    """How the target was loaded, for the report."""
+    dtype = getattr(target.decoder, "dtype", loading["dtype"])
+    return {
+        "dtype": str(dtype).removeprefix("torch."),
+        "device": str(target.decoder.device),
+        **{name: loading[name] for name in ("adapter", "storage", "invariant")},
+    }
 
 
 def measure(

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from paceline.cli import terminal, threads
 from paceline.cli.inputs import named_values, read_tools
@@ -23,60 +22,6 @@ if TYPE_CHECKING:
     from paceline.models.cache import Progress as ReportProgress
 
 DEFAULT_MODEL = "smollm2-135m"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Drafting:
-    """The options for drafting and verification, as they were given."""
-
-    drafter: str | None
-    settings: Mapping[str, Any]
-    num_draft_tokens: int | Literal["auto"] | None
-    controller: str | None
-    controller_settings: Mapping[str, Any]
-    verify: str | None
-    verify_settings: Mapping[str, Any]
-    draft_model: str | None
-    draft_head: str | None
-    draft_storage: str | None
-    draft_head_tokens: HeadTokens
-
-    def check(self) -> None:
-        """Refuse what cannot work before a model is loaded, which takes seconds.
-
-        Raises:
-            InvalidInput: a name or setting is unknown, or parts do not go together.
-        """
-        check_drafting(
-            {
-                "verify": self.verify,
-                "verify_options": self.verify_settings,
-                "drafter": self.drafter,
-                "drafter_options": self.settings,
-                "draft_model": self.draft_model,
-                "draft_head": self.draft_head,
-                "controller": self.controller,
-                "num_draft_tokens": self.num_draft_tokens,
-                "controller_options": self.controller_settings,
-            }
-        )
-
-    def request(self, draft: LanguageModel | None) -> dict[str, Any]:
-        """Its part of the options of `LanguageModel.generate`."""
-        found: dict[str, Any] = {
-            "drafter": self.drafter,
-            "drafter_options": self.settings,
-            "num_draft_tokens": self.num_draft_tokens,
-            "controller": self.controller,
-            "controller_options": self.controller_settings,
-            "verify": self.verify,
-            "verify_options": self.verify_settings,
-            "draft_head": self.draft_head,
-        }
-        if draft is None:  # a draft model is loaded in its form; a head is not yet
-            form = self.draft_storage, self.draft_head_tokens
-            return {**found, "draft_storage": form[0], "draft_head_tokens": form[1]}
-        return {**found, "draft_model": draft}
 
 
 def check_drafting(given: Mapping[str, Any]) -> None:
@@ -121,40 +66,50 @@ def check_draft_storage(
         )
 
 
-def default_draft(
-    name: str | None, storage: str | None, head_tokens: HeadTokens, head: str | None = None
-) -> DraftSource | None:
-    """The draft model of the options of a command whose methods may name another.
-
-    Args:
-        name, storage, head_tokens: of the options.
-        head: the draft head, which has a storage too.
+def draft_sources(
+    draft_model: str | None,
+    draft_head: str | None,
+    draft_storage: str | None,
+    draft_head_tokens: HeadTokens,
+) -> tuple[DraftSource | None, HeadSource | None]:
+    """The draft model and the draft head of a command whose methods may name others.
 
     Raises:
         InvalidInput: options of a draft model without one.
     """
-    if name is None:
-        if head_tokens or (storage and head is None):
-            raise InvalidInput(
-                "--draft-storage and --draft-head-tokens require --draft-model; give one, or "
-                "write draft=NAME,storage=KIND in the method"
-            )
-        return None
-    return DraftSource(name, storage, head_tokens)
-
-
-def default_head(name: str | None, storage: str | None) -> HeadSource | None:
-    """The draft head of the options of a command whose methods may name another."""
-    return None if name is None else HeadSource(name, storage)
+    head = None if draft_head is None else HeadSource(draft_head, draft_storage)
+    if draft_model is not None:
+        return DraftSource(draft_model, draft_storage, draft_head_tokens), head
+    if draft_head_tokens or (draft_storage and head is None):
+        raise InvalidInput(
+            "--draft-storage and --draft-head-tokens require --draft-model; give one, or "
+            "write draft=NAME,storage=KIND in the method"
+        )
+    return None, head
 
 
 def load_draft(
-    name: str, storage: str | None, head_tokens: HeadTokens, progress: ReportProgress, **trust: Any
+    name: str,
+    storage: str | None,
+    head_tokens: HeadTokens,
+    loading: Mapping[str, Any],
+    progress: ReportProgress,
 ) -> LanguageModel:
-    """A draft model, stored as the options say, by default in the cheapest form that pays."""
+    """A draft model, on the device of its target and as trusted.
+
+    Args:
+        name, storage, head_tokens: of the draft model; None is the cheapest form that pays.
+        loading: the options of the target, see `options.LOADED`.
+    """
     from paceline.generate.api import load_draft
 
-    return load_draft(name, storage, head_tokens, progress=progress, **trust)  # type: ignore[arg-type]
+    return load_draft(
+        name,
+        storage,  # type: ignore[arg-type]
+        head_tokens,
+        progress=progress,
+        **{option: loading[option] for option in ("device", "trust_remote_code", "allow_pickle")},
+    )
 
 
 def uses_chat(tokenizer: Any, *, raw: bool = False) -> bool:
@@ -162,11 +117,14 @@ def uses_chat(tokenizer: Any, *, raw: bool = False) -> bool:
     return not raw and bool(getattr(tokenizer, "chat_template", None))
 
 
-def settled(shared: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[Any, Any]]:
+def settled(
+    shared: Mapping[str, Any], of_drafter: Mapping[str, Any] | None = None
+) -> tuple[dict[str, Any], tuple[Any, Any]]:
     """The options of a call as Python takes them, and how to store its draft model.
 
     Args:
-        shared: options of the table, `drafter_options` being read already.
+        shared: options of the table.
+        of_drafter: settings of the drafter that are not among its `drafter_options`.
 
     Raises:
         InvalidInput: an option is not of the form NAME=VALUE, a file of settings or tools is
@@ -174,11 +132,14 @@ def settled(shared: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[Any, Any]]
     """
     given = dict(shared)
     for name, option in (
+        ("drafter_options", "--drafter-option"),
         ("controller_options", "--controller-option"),
         ("verify_options", "--verify-option"),
         ("chat_template_kwargs", "--chat-option"),
     ):
-        given[name] = named_values(option, given[name] or ())
+        if name in given:
+            given[name] = named_values(option, given[name] or ())
+    given["drafter_options"] = {**(of_drafter or {}), **given["drafter_options"]}
     if given.get("tools") is not None:
         given["tools"] = read_tools(given["tools"])
     request = without_defaults({**dict.fromkeys(DRAFTING), **with_settings(given)})
@@ -193,8 +154,7 @@ def load_for(
     request: dict[str, Any],
     form: tuple[Any, Any],
     model: str,
-    trust: Mapping[str, Any],
-    **kept: Any,
+    loading: Mapping[str, Any],
 ) -> LanguageModel:
     """The model that answers; the draft model that a request names is loaded into it.
 
@@ -202,8 +162,7 @@ def load_for(
         request: see `settled`; what cannot work is refused before anything is loaded.
         form: how a draft model is stored: its storage and the tokens of its head.
         model: a name, folder or file.
-        trust: whether to run code that comes with a model.
-        kept: how it is loaded: its dtype and storage, and whether it is invariant.
+        loading: how it is loaded, see `options.LOADED`.
     """
     threads.give_way_where_busy()
     with terminal.progress(f"loading {model}") as progress:
@@ -215,10 +174,10 @@ def load_for(
         if request["draft_model"] is not None:
             refuse_draft(model, request["drafter"], request["draft_model"])
         with terminal.transformers_is_quiet():
-            target = paceline.load(model, progress=progress, **kept, **trust)
+            target = paceline.load(model, progress=progress, **loading)
             if request["draft_model"] is not None:
                 request["draft_model"] = load_draft(
-                    request["draft_model"], *form, progress, **trust
+                    request["draft_model"], *form, loading, progress
                 )
     return target
 

@@ -13,7 +13,6 @@ import typer
 from paceline.cli import interrupts, options, render, terminal
 from paceline.cli.calls import DEFAULT_MODEL, load_for, settled, uses_chat
 from paceline.cli.generate import print_answer
-from paceline.cli.inputs import drafter_settings
 from paceline.cli.interrupts import Terminated
 from paceline.errors import InvalidInput, PacelineError
 
@@ -36,6 +35,7 @@ System = Annotated[
 
 
 @options.takes(
+    *options.LOADED,
     *options.DRAFTED,
     *options.SAMPLED,
     "chat_template_kwargs",
@@ -48,13 +48,6 @@ def chat(
     shared: dict[str, Any],
     system: System = None,
     model: options.Model = DEFAULT_MODEL,
-    dtype: options.Dtype = "auto",
-    device: options.Device = None,
-    adapter: options.Adapter = None,
-    storage: options.Storage = "auto",
-    invariant: options.Invariant = False,
-    trust_remote_code: options.TrustRemoteCode = False,
-    allow_pickle: options.AllowPickle = False,
     as_json: options.AsJson = False,
 ) -> None:
     """Chat with a model. It is loaded once, and remembers the conversation.
@@ -62,17 +55,9 @@ def chat(
     A line is a message; /reset starts a new conversation, /exit or Ctrl-D ends, and Ctrl-C stops an
     answer. Messages can also come from a pipe, one per line.
     """
-    shared["drafter_options"] = drafter_settings((), {}, shared["drafter_options"] or ())
+    loading = options.pop(shared, options.LOADED)
     request, form = settled(shared)
-    trust = {"trust_remote_code": trust_remote_code, "allow_pickle": allow_pickle}
-    kept = {
-        "dtype": dtype,
-        "device": device,
-        "adapter": adapter,
-        "storage": storage,
-        "invariant": invariant,
-    }
-    target = load_for(request, form, model, trust, **kept)
+    target = load_for(request, form, model, loading)
     talk = Conversation(target, request, system, as_json=as_json)
     if not is_typed():
         for line in map(str.strip, sys.stdin):

@@ -64,11 +64,16 @@ def comparison_json(comparison: Comparison) -> dict[str, Any]:
     }
 
 
+@options.takes(
+    "num_draft_tokens",
+    "draft_head",
+    "max_tokens",
+    before="repeats",
+    max_tokens=DEFAULT_MAX_TOKENS,
+)
 def demo(
+    shared: dict[str, Any],
     model: options.Model = DEFAULT_MODEL,
-    num_draft_tokens: options.DraftLength = None,
-    max_tokens: options.MaxTokens = DEFAULT_MAX_TOKENS,
-    draft_head: options.DraftHead = None,
     repeats: Annotated[
         int,
         typer.Option(
@@ -85,7 +90,8 @@ def demo(
     The model is downloaded if it is not there yet (98 MB). It runs in float32, greedily. The exit
     code is 0 only if both ways gave identical tokens.
     """
-    length: int | Literal["auto"] = "auto" if num_draft_tokens is None else num_draft_tokens
+    given, draft_head = shared["num_draft_tokens"], shared["draft_head"]
+    length: int | Literal["auto"] = "auto" if given is None else given
     if threads.give_way_where_busy():
         terminal.note("the machine is busy with other work; on a quiet one both ways are faster")
     with terminal.progress(f"loading {model}") as progress:
@@ -116,7 +122,7 @@ def demo(
                 target,
                 case,
                 num_draft_tokens=length,
-                max_tokens=max_tokens,
+                max_tokens=shared["max_tokens"],
                 repeats=repeats,
                 draft_head=draft_head,
                 show=view.show,

@@ -6,6 +6,7 @@ import sys
 from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
+from paceline.cli import generate_options as own
 from paceline.cli import options, render, terminal
 from paceline.cli.calls import DEFAULT_MODEL, load_for, settled, uses_chat
 from paceline.cli.inputs import drafter_settings, read_prompt
@@ -68,6 +69,7 @@ def print_answer(
 
 
 @options.takes(
+    *options.LOADED,
     *options.DRAFTED,
     *options.SAMPLED,
     *options.CHAT,
@@ -80,24 +82,17 @@ def print_answer(
 )
 def generate(
     shared: dict[str, Any],
-    prompt: options.Prompt = None,
-    messages: options.Messages = None,
+    prompt: own.Prompt = None,
+    messages: own.Messages = None,
     raw: options.Raw = False,
     model: options.Model = DEFAULT_MODEL,
-    dtype: options.Dtype = "auto",
-    device: options.Device = None,
-    adapter: options.Adapter = None,
-    storage: options.Storage = "auto",
-    invariant: options.Invariant = False,
-    trust_remote_code: options.TrustRemoteCode = False,
-    allow_pickle: options.AllowPickle = False,
-    reference: options.Reference = None,
-    prediction: options.Prediction = None,
-    max_ngram: options.MaxNgram = None,
-    min_ngram: options.MinNgram = None,
-    ngram_match: options.NgramMatch = None,
-    n: options.Samples = None,
-    stream: options.Stream = None,
+    reference: own.Reference = None,
+    prediction: own.Prediction = None,
+    max_ngram: own.MaxNgram = None,
+    min_ngram: own.MinNgram = None,
+    ngram_match: own.NgramMatch = None,
+    n: own.Samples = None,
+    stream: own.Stream = None,
     as_json: options.AsJson = False,
 ) -> None:
     """Generate text. Accepted draft tokens are coloured."""
@@ -107,23 +102,11 @@ def generate(
         raise InvalidInput("--logprobs are printed with --json; add it")
     if n is not None and stream:
         raise InvalidInput("several answers come together at the end; leave --stream or -n out")
+    loading = options.pop(shared, options.LOADED)
     given = read_prompt(prompt, messages, raw=raw)
-    shared["drafter_options"] = drafter_settings(
-        reference or (),
-        {"max_ngram": max_ngram, "min_ngram": min_ngram, "match": ngram_match},
-        shared["drafter_options"] or (),
-        prediction,
-    )
-    request, form = settled(shared)
-    trust = {"trust_remote_code": trust_remote_code, "allow_pickle": allow_pickle}
-    kept = {
-        "dtype": dtype,
-        "device": device,
-        "adapter": adapter,
-        "storage": storage,
-        "invariant": invariant,
-    }
-    target = load_for(request, form, model, trust, **kept)
+    ngram = {"max_ngram": max_ngram, "min_ngram": min_ngram, "match": ngram_match}
+    request, form = settled(shared, drafter_settings(reference or (), ngram, prediction))
+    target = load_for(request, form, model, loading)
     if isinstance(given, str) and uses_chat(target.tokenizer, raw=raw):
         given = [{"role": "user", "content": given}]
     if n is not None:

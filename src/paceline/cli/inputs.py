@@ -91,24 +91,23 @@ def read_text(option: str, file: Path) -> str:
 def drafter_settings(
     references: Sequence[Path],
     ngram: dict[str, Any],
-    others: Sequence[str],
     prediction: Path | None = None,
 ) -> dict[str, Any]:
-    """The settings of a drafter, from the options of `ngram` and from NAME=VALUE.
+    """The settings of a drafter that have options of their own.
 
     Raises:
-        InvalidInput: an item is not of the form NAME=VALUE, or a file cannot be read.
+        InvalidInput: a file cannot be read.
 
     Example:
-        >>> drafter_settings([], {"max_ngram": 4, "match": None}, ["min_confidence=0.4"])
-        {'max_ngram': 4, 'min_confidence': 0.4}
+        >>> drafter_settings([], {"max_ngram": 4, "match": None})
+        {'max_ngram': 4}
     """
     settings = {name: value for name, value in ngram.items() if value is not None}
     if references:
         settings["references"] = [read_text("--reference", file) for file in references]
     if prediction is not None:
         settings["prediction"] = read_text("--prediction", prediction)
-    return settings | named_values("--drafter-option", others)
+    return settings
 
 
 def named_values(option: str, items: Sequence[str]) -> dict[str, Any]:

@@ -4,41 +4,36 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import typer
 
 from paceline.generate import plugins
-from paceline.generate.option_table import (
-    DRAFTING,
-    MODEL,
-    OUTPUT,
-    PROMPT,
-    SAMPLING,
-    TABLE,
-)
+from paceline.generate.option_table import MODEL, OUTPUT, PROMPT, TABLE
 from paceline.models.known import KNOWN
 from paceline.models.settings import TAKEN
 
 
-def _option(*names: str, panel: str, about: str, **settings: Any) -> Any:
+def option(*names: str, panel: str, about: str, **settings: Any) -> Any:
+    """An option of a command: its spellings, its panel in the help, its meaning."""
     return typer.Option(*names, rich_help_panel=panel, help=about, **settings)
 
 
 def _shared(name: str, **settings: Any) -> Any:
     """An option of the table that all interfaces share."""
-    option = TABLE[name]
-    if option.kind == "whole":
-        settings = {"min": option.low, "max": option.high, **settings}
-    return _option(
-        *option.flags, panel=option.panel, about=option.about, metavar=option.metavar, **settings
+    found = TABLE[name]
+    if found.kind == "whole":
+        settings = {"min": found.low, "max": found.high, **settings}
+    return option(
+        *found.flags, panel=found.panel, about=found.about, metavar=found.metavar, **settings
     )
 
 
-def _switch(*names: str, panel: str, about: str) -> Any:
-    return _option(*names, panel=panel, about=about, metavar="")
+def switch(*names: str, panel: str, about: str) -> Any:
+    """An option that is given or not."""
+    return option(*names, panel=panel, about=about, metavar="")
 
 
 def paragraphs(command: Callable[..., None]) -> str:
@@ -52,35 +47,13 @@ def model_names() -> list[str]:
     return list(KNOWN)
 
 
-Prompt = Annotated[
-    str | None,
-    _option(
-        "--prompt",
-        "-p",
-        panel=PROMPT,
-        metavar="TEXT",
-        about="The prompt. Without it and --messages, standard input is read.",
-    ),
-]
-Messages = Annotated[
-    Path | None,
-    _option(
-        "--messages",
-        panel=PROMPT,
-        metavar="FILE",
-        about="A JSON file of chat messages: a list of objects with role and content.",
-    ),
-]
-Tools = Annotated[Path | None, _shared("tools")]
-ChatOption = Annotated[list[str] | None, _shared("chat_template_kwargs")]
-ContinueFinalMessage = Annotated[bool, _shared("continue_final_message")]
 Raw = Annotated[
     bool,
-    _switch("--raw", panel=PROMPT, about="Continue the text as it is, without the chat template."),
+    switch("--raw", panel=PROMPT, about="Continue the text as it is, without the chat template."),
 ]
 Model = Annotated[
     str,
-    _option(
+    option(
         "--model",
         "-m",
         panel=MODEL,
@@ -90,65 +63,7 @@ Model = Annotated[
         autocompletion=model_names,
     ),
 ]
-Dtype = Annotated[
-    Literal["auto", "float32", "bfloat16", "float16"],
-    _option(
-        "--dtype",
-        metavar="auto|float32|bfloat16|float16",
-        panel=MODEL,
-        about="The dtype of the weights.",
-    ),
-]
-Device = Annotated[
-    str | None,
-    _option(
-        "--device",
-        metavar="DEVICE",
-        panel=MODEL,
-        about="Where the weights go, such as cuda:0. Elsewhere than on the CPU a model runs by "
-        "its own modules.",
-    ),
-]
-Adapter = Annotated[
-    str | None,
-    _option(
-        "--adapter",
-        metavar="FOLDER",
-        panel=MODEL,
-        about="A LoRA adapter, as peft writes it, to merge into the weights.",
-    ),
-]
-Storage = Annotated[
-    Literal["auto", "plain", "packed"],
-    _option(
-        "--storage",
-        metavar="auto|plain|packed",
-        panel=MODEL,
-        about="Whether weights are packed for the CPU.",
-    ),
-]
-Invariant = Annotated[
-    bool,
-    _switch(
-        "--invariant",
-        panel=MODEL,
-        about="Passes of one fixed shape: bit for bit the same tokens, whatever the drafts.",
-    ),
-]
-TrustRemoteCode = Annotated[
-    bool,
-    _switch("--trust-remote-code", panel=MODEL, about="Run Python code that comes with the model."),
-]
-AllowPickle = Annotated[
-    bool,
-    _switch(
-        "--allow-pickle",
-        panel=MODEL,
-        about="Load pickled weights if there are no others; that runs any code in them.",
-    ),
-]
-Settings = Annotated[Path | None, _shared("settings")]
-Drafter = Annotated[str | None, _shared("drafter", autocompletion=lambda: plugins.names("drafter"))]
+AsJson = Annotated[bool, switch("--json", panel=OUTPUT, about="Print one JSON object.")]
 
 
 def draft_length(text: str) -> int | Literal["auto"]:
@@ -177,90 +92,152 @@ def head_tokens(text: str) -> int | Literal["all"]:
     return int(text)
 
 
-DraftLength = Annotated[Any, _shared("num_draft_tokens", parser=draft_length)]
-Controller = Annotated[
-    str | None, _shared("controller", autocompletion=lambda: plugins.names("controller"))
-]
-ControllerOption = Annotated[list[str] | None, _shared("controller_options")]
-Verify = Annotated[str | None, _shared("verify", autocompletion=lambda: plugins.names("verifier"))]
-VerifyOption = Annotated[list[str] | None, _shared("verify_options")]
-DraftModel = Annotated[str | None, _shared("draft_model", autocompletion=model_names)]
-DraftHead = Annotated[str | None, _shared("draft_head")]
-DraftStorage = Annotated[
-    Literal["auto", "plain", "packed", "int8", "int4"] | None, _shared("draft_storage")
-]
-DraftHeadTokens = Annotated[Any, _shared("draft_head_tokens", parser=head_tokens)]
-Reference = Annotated[
-    list[Path] | None,
-    _option(
-        "--reference",
-        panel=DRAFTING,
-        metavar="FILE",
-        about="A text that the answer may quote, for ngram and reference. Repeatable.",
+_LOADING: dict[str, tuple[Any, Any]] = {
+    "dtype": (
+        Annotated[
+            Literal["auto", "float32", "bfloat16", "float16"],
+            option(
+                "--dtype",
+                metavar="auto|float32|bfloat16|float16",
+                panel=MODEL,
+                about="The dtype of the weights.",
+            ),
+        ],
+        "auto",
     ),
-]
-Prediction = Annotated[
-    Path | None,
-    _option(
-        "--prediction",
-        panel=DRAFTING,
-        metavar="FILE",
-        about="The expected text of the answer, up to edits, for predicted-output.",
+    "device": (
+        Annotated[
+            str | None,
+            option(
+                "--device",
+                metavar="DEVICE",
+                panel=MODEL,
+                about="Where the weights go, such as cuda:0. Elsewhere than on the CPU a model "
+                "runs by its own modules.",
+            ),
+        ],
+        None,
     ),
-]
-MaxNgram = Annotated[
-    int | None,
-    _option(
-        "--max-ngram", metavar="N", panel=DRAFTING, about="The longest n-gram that ngram looks up."
+    "adapter": (
+        Annotated[
+            str | None,
+            option(
+                "--adapter",
+                metavar="FOLDER",
+                panel=MODEL,
+                about="A LoRA adapter, as peft writes it, to merge into the weights.",
+            ),
+        ],
+        None,
     ),
-]
-MinNgram = Annotated[
-    int | None, _option("--min-ngram", metavar="N", panel=DRAFTING, about="The shortest.")
-]
-NgramMatch = Annotated[
-    Literal["newest", "oldest"] | None,
-    _option(
-        "--ngram-match",
-        metavar="newest|oldest",
-        panel=DRAFTING,
-        about="Which earlier occurrence ngram copies.",
+    "storage": (
+        Annotated[
+            Literal["auto", "plain", "packed"],
+            option(
+                "--storage",
+                metavar="auto|plain|packed",
+                panel=MODEL,
+                about="Whether weights are packed for the CPU.",
+            ),
+        ],
+        "auto",
     ),
-]
-DrafterOption = Annotated[list[str] | None, _shared("drafter_options")]
-Temperature = Annotated[float, _shared("temperature")]
-TopK = Annotated[int | None, _shared("top_k")]
-TopP = Annotated[float | None, _shared("top_p")]
-MinP = Annotated[float | None, _shared("min_p")]
-RepetitionPenalty = Annotated[float | None, _shared("repetition_penalty")]
-PresencePenalty = Annotated[float, _shared("presence_penalty")]
-FrequencyPenalty = Annotated[float, _shared("frequency_penalty")]
-Seed = Annotated[int | None, _shared("seed")]
-Samples = Annotated[
-    int | None,
-    _option(
-        "--samples",
-        "-n",
-        panel=SAMPLING,
-        min=1,
-        metavar="N",
-        about="N independent answers.",
+    "invariant": (
+        Annotated[
+            bool,
+            switch(
+                "--invariant",
+                panel=MODEL,
+                about="Passes of one fixed shape: bit for bit the same tokens, whatever the "
+                "drafts.",
+            ),
+        ],
+        False,
     ),
-]
-MaxTokens = Annotated[int, _shared("max_tokens")]
-MinTokens = Annotated[int, _shared("min_tokens")]
-Stop = Annotated[list[str] | None, _shared("stop")]
-Stream = Annotated[
-    bool | None,
-    _switch(
-        "--stream/--no-stream",
-        panel=OUTPUT,
-        about="Print the text as it comes. Default: on a terminal.",
+    "trust_remote_code": (
+        Annotated[
+            bool,
+            switch(
+                "--trust-remote-code",
+                panel=MODEL,
+                about="Run Python code that comes with the model.",
+            ),
+        ],
+        False,
     ),
-]
-Logprobs = Annotated[int | None, _shared("logprobs")]
-AsJson = Annotated[bool, _switch("--json", panel=OUTPUT, about="Print one JSON object.")]
+    "allow_pickle": (
+        Annotated[
+            bool,
+            switch(
+                "--allow-pickle",
+                panel=MODEL,
+                about="Load pickled weights if there are no others; that runs any code in them.",
+            ),
+        ],
+        False,
+    ),
+}
+"""The options of `paceline.load`: each with its type and its default."""
 
-SAMPLED = (
+_CALL: dict[str, Any] = {
+    "drafter": Annotated[
+        str | None, _shared("drafter", autocompletion=lambda: plugins.names("drafter"))
+    ],
+    "num_draft_tokens": Annotated[Any, _shared("num_draft_tokens", parser=draft_length)],
+    "controller": Annotated[
+        str | None, _shared("controller", autocompletion=lambda: plugins.names("controller"))
+    ],
+    "controller_options": Annotated[list[str] | None, _shared("controller_options")],
+    "verify": Annotated[
+        str | None, _shared("verify", autocompletion=lambda: plugins.names("verifier"))
+    ],
+    "verify_options": Annotated[list[str] | None, _shared("verify_options")],
+    "draft_model": Annotated[str | None, _shared("draft_model", autocompletion=model_names)],
+    "draft_head": Annotated[str | None, _shared("draft_head")],
+    "draft_storage": Annotated[
+        Literal["auto", "plain", "packed", "int8", "int4"] | None, _shared("draft_storage")
+    ],
+    "draft_head_tokens": Annotated[Any, _shared("draft_head_tokens", parser=head_tokens)],
+    "drafter_options": Annotated[list[str] | None, _shared("drafter_options")],
+    "settings": Annotated[Path | None, _shared("settings")],
+    "temperature": Annotated[float, _shared("temperature")],
+    "top_k": Annotated[int | None, _shared("top_k")],
+    "top_p": Annotated[float | None, _shared("top_p")],
+    "min_p": Annotated[float | None, _shared("min_p")],
+    "repetition_penalty": Annotated[float | None, _shared("repetition_penalty")],
+    "presence_penalty": Annotated[float, _shared("presence_penalty")],
+    "frequency_penalty": Annotated[float, _shared("frequency_penalty")],
+    "seed": Annotated[int | None, _shared("seed")],
+    "max_tokens": Annotated[int, _shared("max_tokens")],
+    "min_tokens": Annotated[int, _shared("min_tokens")],
+    "stop": Annotated[list[str] | None, _shared("stop")],
+    "logprobs": Annotated[int | None, _shared("logprobs")],
+    "tools": Annotated[Path | None, _shared("tools")],
+    "chat_template_kwargs": Annotated[list[str] | None, _shared("chat_template_kwargs")],
+    "continue_final_message": Annotated[bool, _shared("continue_final_message")],
+}
+"""The options of a call that commands take; their defaults stand in the table of all interfaces."""
+
+LOADED = tuple(_LOADING)
+"""How the model is loaded."""
+
+DRAFT = ("draft_model", "draft_head", "draft_storage", "draft_head_tokens")
+"""What drafts, if it is a model or a head."""
+
+DRAFTED = (
+    "drafter",
+    "num_draft_tokens",
+    "controller",
+    "controller_options",
+    "verify",
+    "verify_options",
+    *DRAFT,
+    "drafter_options",
+    "settings",
+)
+"""How drafts are made and verified."""
+
+DISTRIBUTION = (
     "temperature",
     "top_k",
     "top_p",
@@ -268,9 +245,14 @@ SAMPLED = (
     "repetition_penalty",
     "presence_penalty",
     "frequency_penalty",
-    "seed",
 )
+"""The distribution that tokens are drawn from."""
+
+SAMPLED = (*DISTRIBUTION, "seed")
 """How a token is drawn: fields of `SamplingParams`."""
+
+CHAT = ("tools", "chat_template_kwargs", "continue_final_message")
+"""What a chat template receives in addition to the messages."""
 
 
 def without_defaults(given: dict[str, Any]) -> dict[str, Any]:
@@ -282,65 +264,50 @@ def without_defaults(given: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in given.items() if value is not None or name not in TAKEN}
 
 
-DRAFTED = (
-    "drafter",
-    "num_draft_tokens",
-    "controller",
-    "controller_options",
-    "verify",
-    "verify_options",
-    "draft_model",
-    "draft_head",
-    "draft_storage",
-    "draft_head_tokens",
-    "drafter_options",
-    "settings",
-)
-"""How drafts are made and verified."""
+def pop(shared: dict[str, Any], names: Iterable[str]) -> dict[str, Any]:
+    """A part of the options that a command received, which are then without it.
 
-CHAT = ("tools", "chat_template_kwargs", "continue_final_message")
-"""What a chat template receives in addition to the messages."""
+    >>> shared = {"device": "cuda", "seed": 3}
+    >>> pop(shared, ["device"]), shared
+    ({'device': 'cuda'}, {'seed': 3})
+    """
+    return {name: shared.pop(name) for name in names}
 
-_FORMS: dict[str, Any] = {
-    "drafter": Drafter,
-    "num_draft_tokens": DraftLength,
-    "controller": Controller,
-    "controller_options": ControllerOption,
-    "verify": Verify,
-    "verify_options": VerifyOption,
-    "draft_model": DraftModel,
-    "draft_head": DraftHead,
-    "draft_storage": DraftStorage,
-    "draft_head_tokens": DraftHeadTokens,
-    "drafter_options": DrafterOption,
-    "settings": Settings,
-    "temperature": Temperature,
-    "top_k": TopK,
-    "top_p": TopP,
-    "min_p": MinP,
-    "repetition_penalty": RepetitionPenalty,
-    "presence_penalty": PresencePenalty,
-    "frequency_penalty": FrequencyPenalty,
-    "seed": Seed,
-    "max_tokens": MaxTokens,
-    "min_tokens": MinTokens,
-    "stop": Stop,
-    "logprobs": Logprobs,
-    "tools": Tools,
-    "chat_template_kwargs": ChatOption,
-    "continue_final_message": ContinueFinalMessage,
-}
+
+def default(name: str) -> Any:
+    """What an option is if it is left out, None if the model's own settings then decide.
+
+    >>> default("storage"), default("max_tokens"), default("top_k")
+    ('auto', 256, None)
+    """
+    if name in _LOADING:
+        return _LOADING[name][1]
+    return None if name in TAKEN else TABLE[name].default
+
+
+def are_given(shared: Mapping[str, Any]) -> bool:
+    """Whether an option that several commands take is other than its default.
+
+    >>> are_given({"storage": "auto", "drafter": None}), are_given({"storage": "plain"})
+    (False, True)
+    """
+    return any(value != default(name) for name, value in shared.items())
+
+
+def form(name: str) -> Any:
+    """The type of an option, with its spelling and meaning."""
+    return _LOADING[name][0] if name in _LOADING else _CALL[name]
 
 
 def takes(
     *names: str, before: str | None = None, **defaults: Any
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Give a command options of the table; it receives them as its first argument, by name.
+    """Give a command options that others have too; it receives them by name, as its first argument.
 
     Args:
-        names: the names of options in the table.
+        names: of options of `paceline.load` (`LOADED`) or of a call.
         before: the parameter of the command before which the help lists them; None is last.
-        defaults: the command's own defaults, if different from the table's.
+        defaults: the command's own defaults, if different.
 
     Example:
         >>> @takes("temperature", "seed")
@@ -356,8 +323,8 @@ def takes(
             inspect.Parameter(
                 name,
                 inspect.Parameter.KEYWORD_ONLY,
-                default=defaults.get(name, None if name in TAKEN else TABLE[name].default),
-                annotation=_FORMS[name],
+                default=defaults.get(name, default(name)),
+                annotation=form(name),
             )
             for name in names
         ]

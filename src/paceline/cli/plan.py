@@ -62,7 +62,9 @@ def _option(*names: str, panel: str, metavar: str, about: str) -> Any:
     return typer.Option(*names, rich_help_panel=panel, metavar=metavar, help=about)
 
 
+@options.takes(*options.LOADED, "drafter", *options.DRAFT, before="costs")
 def plan(
+    shared: dict[str, Any],
     alpha: Annotated[
         str | None,
         _option(
@@ -151,11 +153,6 @@ def plan(
             "It also determines the methods; otherwise --drafter and --alpha do.",
         ),
     ] = None,
-    drafter: options.Drafter = None,
-    draft_model: options.DraftModel = None,
-    draft_head: options.DraftHead = None,
-    draft_storage: options.DraftStorage = None,
-    draft_head_tokens: options.DraftHeadTokens = None,
     costs: Annotated[
         Path | None,
         _option(
@@ -202,10 +199,9 @@ def plan(
     """
     lengths = parse_lengths(num_draft_tokens or [])
     rates = None if alpha is None else parse_rates(alpha)
+    measured = options.are_given(shared) or _any_given(acceptance, export, save_costs, context)
     if published:
-        draft = (drafter, draft_model, draft_head, draft_storage, draft_head_tokens)
-        inputs = (alpha, cost, num_draft_tokens, plot, model, acceptance, costs, save_costs)
-        if _any_given(*draft, *inputs, context, export):
+        if measured or _any_given(alpha, cost, num_draft_tokens, plot, model, costs):
             raise InvalidInput(
                 "--published shows the published tables; leave out all options but --json"
             )
@@ -221,11 +217,9 @@ def plan(
             acceptance=acceptance,
             rates=rates,
             lengths=lengths,
-            drafter=drafter,
-            draft_model=draft_model,
-            draft_head=draft_head,
-            draft_storage=draft_storage,
-            draft_head_tokens=draft_head_tokens,
+            loading=options.pop(shared, options.LOADED),
+            draft=options.pop(shared, options.DRAFT),
+            drafter=shared["drafter"],
             costs=costs,
             save_costs=save_costs,
             contexts=context or [1000, 4000],
@@ -233,11 +227,11 @@ def plan(
         )
         plan_measured.run(request, as_json=as_json)
     else:
-        draft = (drafter, draft_model, draft_head, draft_storage, draft_head_tokens)
-        if _any_given(*draft, acceptance, export, save_costs, context):
+        if measured:
             raise InvalidInput(
-                "--from, --drafter, the options of a draft model or head, --save-costs, --context "
-                "and --export go with measured costs; give --model or --costs as well"
+                "--from, --drafter, the options of a draft model or head and of loading a model, "
+                "--save-costs, --context and --export go with measured costs; give --model or "
+                "--costs as well"
             )
         if rates is None or cost is None:
             missing = "--alpha" if rates is None else "--cost"
@@ -248,8 +242,8 @@ def plan(
         _by_formula(rates, cost, lengths, verify_cost, overhead, plot or [], as_json=as_json)
 
 
-def _any_given(*options: Any) -> bool:
-    return any(option is not None and option != [] for option in options)
+def _any_given(*values: Any) -> bool:
+    return any(value is not None and value != [] for value in values)
 
 
 def _by_formula(

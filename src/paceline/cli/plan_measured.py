@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from paceline.checks import require_int
-from paceline.cli import plan_view, terminal, threads
-from paceline.cli.calls import check_draft_storage, default_draft, load_draft, uses_chat
+from paceline.cli import options, plan_view, terminal, threads
+from paceline.cli.calls import draft_sources, load_draft, uses_chat
 from paceline.cli.counting import steps
 from paceline.economics.roofline import SpeculationMemory
 from paceline.errors import InvalidInput, UnknownName
@@ -45,17 +45,15 @@ LONGEST = 12
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """The options of the command."""
+    """The options of the command. Those of `options.DRAFT` and `options.LOADED` stay together."""
 
     model: str | None
     acceptance: Path | None
     rates: Sequence[float] | None
     lengths: Sequence[int]
     drafter: str | None
-    draft_model: str | None
-    draft_head: str | None
-    draft_storage: str | None
-    draft_head_tokens: int | None
+    draft: Mapping[str, Any]
+    loading: Mapping[str, Any]
     costs: Path | None
     save_costs: Path | None
     contexts: Sequence[int]
@@ -119,13 +117,7 @@ def _check(request: Request) -> None:
             "a plan needs the acceptance of drafts: give --from with a report of `paceline "
             "replay` or `paceline bench`, or --alpha"
         )
-    own = (
-        request.drafter,
-        request.draft_model,
-        request.draft_head,
-        request.draft_storage,
-        request.draft_head_tokens,
-    )
+    own = (request.drafter, *request.draft.values())
     if request.acceptance is not None and (request.rates is not None or any(own)):
         raise InvalidInput(
             "with --from, methods, their draft models and acceptance come from the report; leave "
@@ -133,15 +125,18 @@ def _check(request: Request) -> None:
         )
     if request.model is not None and request.costs is not None:
         raise InvalidInput("--costs replaces measuring --model; give one of them")
+    if request.costs is not None and options.are_given(request.loading):
+        raise InvalidInput(
+            "--costs replaces measuring a model, so options of loading it mean nothing; leave them "
+            "out"
+        )
     if request.save_costs is not None:
         if request.costs is not None:
             raise InvalidInput("--costs reads costs and --save-costs writes them; give one")
         check_writable("--save-costs", request.save_costs)
     for context in request.contexts:
         require_int("--context", context, low=1, high=10**9)
-    check_draft_storage(
-        request.draft_model, request.draft_storage, request.draft_head_tokens, request.draft_head
-    )
+    draft_sources(**request.draft)
 
 
 def _acceptance(request: Request) -> list[MeasuredAcceptance]:
@@ -151,8 +146,8 @@ def _acceptance(request: Request) -> list[MeasuredAcceptance]:
     chosen = choose_drafter(
         request.drafter,
         {},
-        request.draft_model,
-        request.draft_head,
+        request.draft["draft_model"],
+        request.draft["draft_head"],
         option="--draft-model",
         head_option="--draft-head",
     )
@@ -160,14 +155,12 @@ def _acceptance(request: Request) -> list[MeasuredAcceptance]:
         raise InvalidInput("plain decoding drafts nothing to plan; give another --drafter")
     most = len(request.rates) if len(request.rates) > 1 else max([8, *request.lengths])
     counts = counts_of_rates(request.rates, most)
-    draft = default_draft(
-        request.draft_model, request.draft_storage, request.draft_head_tokens, request.draft_head
-    )
+    draft, head = draft_sources(**request.draft)
     by_length = dict.fromkeys(range(1, most + 1), counts)
     name = request.drafter or chosen.name
-    head = {} if request.draft_head is None else {"head": request.draft_head}
-    storage = request.draft_storage if draft is None else None
-    return [MeasuredAcceptance(name, name, by_length, draft, head, head_storage=storage)]
+    settings = {} if head is None else {"head": head.name}
+    storage = head.storage if head is not None and draft is None else None
+    return [MeasuredAcceptance(name, name, by_length, draft, settings, head_storage=storage)]
 
 
 def _measure(request: Request, found: Sequence[MeasuredAcceptance]) -> Costs:
@@ -179,9 +172,9 @@ def _measure(request: Request, found: Sequence[MeasuredAcceptance]) -> Costs:
         import paceline
         from paceline.workbench.plan.measure import measure_memory, measure_method, measure_passes
 
-        model = paceline.load(request.model, progress=progress)
+        model = paceline.load(request.model, progress=progress, **request.loading)
         drafts = {
-            source: load_draft(*source, progress)
+            source: load_draft(*source, request.loading, progress)
             for source in dict.fromkeys(item.draft for item in found)
             if source is not None
         }
@@ -192,13 +185,13 @@ def _measure(request: Request, found: Sequence[MeasuredAcceptance]) -> Costs:
         memory = {PLAIN: asdict(measure_memory(model.decoder, tokens))}
         methods: dict[str, MethodCosts] = {}
         for item in [MeasuredAcceptance(PLAIN, "none", {}), *found]:
-            options: Options = {"drafter": item.drafter, "drafter_options": item.settings}
+            how: Options = {"drafter": item.drafter, "drafter_options": item.settings}
             if item.head_storage is not None:
-                options["draft_storage"] = item.head_storage  # type: ignore[typeddict-item]
+                how["draft_storage"] = item.head_storage  # type: ignore[typeddict-item]
             if item.draft is not None:
-                options["draft_model"] = draft = drafts[item.draft]
+                how["draft_model"] = draft = drafts[item.draft]
                 memory[item.name] = asdict(measure_memory(draft.decoder, tokens))
-            drafter = model.drafter(**options)
+            drafter = model.drafter(**how)
             # A rule that takes any draft; the choice of the rule hardly changes the time.
             verifier = make_verifier(None, drafter)
             methods[item.name] = measure_method(

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from paceline.cli import bench, bench_options, options, terminal, threads
-from paceline.cli.calls import DEFAULT_MODEL, default_draft, default_head, print_written, uses_chat
+from paceline.cli.calls import DEFAULT_MODEL, draft_sources, print_written, uses_chat
 from paceline.cli.counting import steps
 from paceline.drafting.tuned import tuned_file
 from paceline.errors import InvalidInput, PacelineError
@@ -71,25 +71,20 @@ MaxTokens = Annotated[
 ]
 
 
+@options.takes(
+    *options.LOADED,
+    *options.DRAFT,
+    *options.DISTRIBUTION,
+    before="seed",
+)
 def recommend(
+    shared: dict[str, Any],
     prompts: bench_options.PromptsFile,
     model: options.Model = DEFAULT_MODEL,
-    draft_model: options.DraftModel = None,
-    draft_head: options.DraftHead = None,
-    draft_storage: options.DraftStorage = None,
-    draft_head_tokens: options.DraftHeadTokens = None,
     budget: Budget = DEFAULT_BUDGET,
     categories: bench_options.Categories = None,
     limit: Limit = DEFAULT_PROMPTS,
     raw: options.Raw = False,
-    dtype: options.Dtype = "auto",
-    storage: options.Storage = "auto",
-    trust_remote_code: options.TrustRemoteCode = False,
-    allow_pickle: options.AllowPickle = False,
-    temperature: options.Temperature = 0.0,
-    top_k: options.TopK = None,
-    top_p: options.TopP = None,
-    min_p: options.MinP = None,
     seed: bench_options.Seed = 0,
     max_tokens: MaxTokens = DEFAULT_MAX_TOKENS,
     output: Output = DEFAULT_FILE,
@@ -106,26 +101,21 @@ def recommend(
     bench.require_extra(plots=html is not None)
     outputs = Outputs({"--output": output, "--html": html, "--markdown": markdown})
     _refuse_to_replace(output)
-    draft = default_draft(draft_model, draft_storage, draft_head_tokens, draft_head)
-    head = default_head(draft_head, draft_storage)
+    loading = options.pop(shared, options.LOADED)
+    draft, head = draft_sources(**options.pop(shared, options.DRAFT))
     items = select(
         read_items(prompts),
         categories=categories.split(",") if categories else None,
         limit=limit,
     )
-    sampling = options.without_defaults(
-        {"temperature": temperature, "top_k": top_k, "top_p": top_p, "min_p": min_p}
-    )
+    sampling = options.without_defaults(shared)
     from paceline.workbench.recommend.candidates import candidates
 
     methods = candidates(
         items, draft, head=head, layer_skip=tuned_file("layer-skip", model).exists()
     )
     threads.give_way_where_busy()
-    trust = {"trust_remote_code": trust_remote_code, "allow_pickle": allow_pickle}
-    target, drafts = bench.load_models(
-        model, methods, {"dtype": dtype, "storage": storage}, trust, sampling
-    )
+    target, drafts = bench.load_models(model, methods, loading, sampling)
     from paceline.generate.results import sampling_of
     from paceline.workbench.bench.running import Setting
     from paceline.workbench.recommend.results import Recommendation
@@ -163,8 +153,7 @@ def recommend(
             "seed": seed,
             "budget": budget,
             "chat_template": chat,
-            "dtype": str(getattr(target.decoder, "dtype", dtype)).removeprefix("torch."),
-            "storage": storage,
+            **bench.loaded_as(target, loading),
         },
     }
     _print_result(Recommendation(methods, measured, refused, about), outputs, as_json=as_json)

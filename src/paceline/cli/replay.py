@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from time import perf_counter
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from paceline.cli import bench, bench_options, options, terminal, threads
-from paceline.cli.calls import DEFAULT_MODEL, default_draft, default_head, print_written, uses_chat
+from paceline.cli.calls import DEFAULT_MODEL, draft_sources, print_written, uses_chat
 from paceline.cli.counting import counting
 from paceline.errors import InvalidInput
 from paceline.generate.choice import choose_drafter
@@ -22,6 +23,9 @@ if TYPE_CHECKING:
     from paceline.workbench.replay.drafts import Reader
 
 DEFAULT_LENGTH = 5
+
+_OF_WEIGHTS = ("storage", "invariant")
+"""Options that say nothing of a model without its weights."""
 
 Records = Annotated[
     str,
@@ -63,7 +67,14 @@ Timed = Annotated[
 ]
 
 
+@options.takes(
+    *options.LOADED,
+    *options.DRAFT,
+    *options.DISTRIBUTION,
+    before="seed",
+)
 def replay(
+    shared: dict[str, Any],
     records: Records,
     method: Methods = None,
     model: options.Model = DEFAULT_MODEL,
@@ -72,18 +83,6 @@ def replay(
     per_category: bench_options.PerCategory = None,
     limit: bench_options.Limit = None,
     raw: options.Raw = False,
-    dtype: options.Dtype = "auto",
-    storage: options.Storage = "auto",
-    trust_remote_code: options.TrustRemoteCode = False,
-    allow_pickle: options.AllowPickle = False,
-    draft_model: options.DraftModel = None,
-    draft_head: options.DraftHead = None,
-    draft_storage: options.DraftStorage = None,
-    draft_head_tokens: options.DraftHeadTokens = None,
-    temperature: options.Temperature = 0.0,
-    top_k: options.TopK = None,
-    top_p: options.TopP = None,
-    min_p: options.MinP = None,
     seed: bench_options.Seed = 0,
     timed: Timed = True,
     as_json: options.AsJson = False,
@@ -94,9 +93,9 @@ def replay(
     if timed or html is not None:
         bench.require_extra(plots=html is not None)
     outputs = Outputs({"--html": html, "--markdown": markdown})
-    default = default_draft(draft_model, draft_storage, draft_head_tokens, draft_head)
-    head = default_head(draft_head, draft_storage)
-    methods = parse_methods(method or (), default, head=head, with_plain=False)
+    loading = options.pop(shared, options.LOADED)
+    draft, head = draft_sources(**options.pop(shared, options.DRAFT))
+    methods = parse_methods(method or (), draft, head=head, with_plain=False)
     if not methods:
         raise InvalidInput("there is no drafter to replay; give --method, as in --method ngram,k=4")
     for item in methods:
@@ -107,11 +106,8 @@ def replay(
         per_category=per_category,
         limit=limit,
     )
-    sampling = options.without_defaults(
-        {"temperature": temperature, "top_k": top_k, "top_p": top_p, "min_p": min_p}
-    )
+    sampling = options.without_defaults(shared)
     threads.give_way_where_busy()
-    trust = {"trust_remote_code": trust_remote_code, "allow_pickle": allow_pickle}
     from paceline.core.sampling import SamplingParams
     from paceline.generate.results import sampling_of
     from paceline.workbench.replay.drafts import Reader
@@ -123,9 +119,7 @@ def replay(
     own_greedy = text_by == "target" and params.is_greedy
     needs_target = timed or not own_greedy or any(item.loads_a_draft for item in methods)
     if needs_target:
-        target, drafts = bench.load_models(
-            model, methods, {"dtype": dtype, "storage": storage}, trust, sampling
-        )
+        target, drafts = bench.load_models(model, methods, loading, sampling)
         params = target.sampling(**sampling)
         tokenizer, info = target.tokenizer, target.target.info
         drafters = [
@@ -133,7 +127,7 @@ def replay(
         ]
         reader = Reader(info, params, target.target, text_by == "target", seed)
     else:
-        tokenizer, reader = _tokenizer_alone(model, params, seed, trust)
+        tokenizer, reader = _tokenizer_alone(model, params, seed, loading)
         info = reader.info
         drafters = [_built(item, tokenizer) for item in methods]
     chat = uses_chat(tokenizer, raw=raw)
@@ -151,7 +145,7 @@ def replay(
             "seed": seed,
             "text_by": text_by,
             "chat_template": chat,
-            "storage": storage,
+            "storage": loading["storage"],
         },
     }
     start = perf_counter()
@@ -180,17 +174,16 @@ def _refuse(method: Method) -> None:
 
 
 def _tokenizer_alone(
-    name: str, params: Any, seed: int, trust: dict[str, Any]
+    name: str, params: Any, seed: int, loading: Mapping[str, Any]
 ) -> tuple[Any, Reader]:
     """The tokenizer of a model, and a reader that needs no model."""
     with terminal.progress(f"loading the tokenizer of {name}") as progress:
         from paceline.core.target import TargetInfo
-        from paceline.models import load_tokenizer, resolve
-        from paceline.models.loading import native_dtype
+        from paceline.models.loading import find_model
         from paceline.workbench.replay.drafts import Reader
 
-        files = resolve(name, dtype=native_dtype(), progress=progress, **trust)
-        tokenizer = load_tokenizer(files.folder, trust_remote_code=trust["trust_remote_code"])
+        where = {name: value for name, value in loading.items() if name not in _OF_WEIGHTS}
+        tokenizer = find_model(name, progress=progress, **where).tokenizer
     info = TargetInfo(name, len(tokenizer))
     return tokenizer, Reader(info, params, None, by_target=True, seed=seed)
 

@@ -271,9 +271,9 @@ class Common:
 _FORMS: dict[str, tuple[Any, Any]] = {
     "output": (Output, ...),
     "model": (Annotated[str | None, get_args(options.Model)[1]], None),
-    "dtype": (Annotated[DtypeName | None, get_args(options.Dtype)[1]], None),
-    "trust_remote_code": (options.TrustRemoteCode, False),
-    "allow_pickle": (options.AllowPickle, False),
+    "dtype": (Annotated[DtypeName | None, get_args(options.form("dtype"))[1]], None),
+    "trust_remote_code": (options.form("trust_remote_code"), False),
+    "allow_pickle": (options.form("allow_pickle"), False),
     "prompts": (PromptFile, None),
     "exclude": (Exclude, None),
     "raw": (Raw, None),

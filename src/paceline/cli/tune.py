@@ -39,7 +39,9 @@ def tune() -> None:
 
 
 @app.command("layer-skip")
+@options.takes(*options.LOADED, before="raw")
 def layer_skip(
+    shared: dict[str, Any],
     prompts: Annotated[
         Path,
         _option(
@@ -61,9 +63,6 @@ def layer_skip(
         ),
     ] = DEFAULT_PROMPTS,
     model: options.Model = DEFAULT_MODEL,
-    dtype: options.Dtype = "auto",
-    storage: options.Storage = "auto",
-    trust_remote_code: options.TrustRemoteCode = False,
     raw: options.Raw = False,
     max_tokens: Annotated[
         int,
@@ -120,13 +119,7 @@ def layer_skip(
         from paceline.workbench.tune.evaluate import layered
 
         with terminal.transformers_is_quiet():
-            loaded = paceline.load(
-                model,
-                dtype=dtype,
-                storage=storage,
-                progress=progress,
-                trust_remote_code=trust_remote_code,
-            )
+            loaded = paceline.load(model, progress=progress, **shared)
         target = layered(loaded)
     chat = uses_chat(loaded.tokenizer, raw=raw)
     with steps() as progress:

@@ -129,6 +129,9 @@ def load_draft(
     storage: Storage | None = None,
     head_tokens: HeadTokens = None,
     *,
+    dtype: str | torch.dtype = "auto",
+    device: Any = None,
+    adapter: str | Path | None = None,
     trust_remote_code: bool = False,
     allow_pickle: bool = False,
     progress: Progress | None = None,
@@ -144,7 +147,8 @@ def load_draft(
             is large enough to be limited by memory bandwidth, else "auto".
         head_tokens: cut its output head to this many of the most frequent tokens; None means 48,000
             if the vocabulary is clearly larger, "all" keeps the whole head.
-        trust_remote_code, allow_pickle, progress: as for `load`.
+        dtype, device, adapter, trust_remote_code, allow_pickle, progress: as for `load`. Put it
+            where its target is: `generate` does that too.
 
     Raises:
         PacelineError: see `load`.
@@ -160,6 +164,9 @@ def load_draft(
     with told_if_slow(str(source), progress) as tell:
         found = loading.find_model(
             source,
+            dtype=dtype,
+            device=device,
+            adapter=adapter,
             trust_remote_code=trust_remote_code,
             allow_pickle=allow_pickle,
             progress=tell,
@@ -212,7 +219,7 @@ class LanguageModel:
 
     def __post_init__(self) -> None:
         info = self.target.info
-        drafts = DraftModels(info, self.tokenizer, load_draft)
+        drafts = DraftModels(info, self.tokenizer, self._load_draft)
         object.__setattr__(self, "_drafts", drafts)
         heads = DraftHeads(
             info,
@@ -221,6 +228,12 @@ class LanguageModel:
             lambda count, size: loading.head_ids(count, size, self.tokenizer, self.eos_token_ids),
         )
         object.__setattr__(self, "_heads", heads)
+
+    def _load_draft(
+        self, source: str | Path, storage: Storage | None, head_tokens: HeadTokens
+    ) -> LanguageModel:
+        """A draft model, where the target is."""
+        return load_draft(source, storage, head_tokens, device=self.decoder.device)
 
     def __repr__(self) -> str:
         """The name, and how a draft model is stored; a tokenizer would fill the screen."""
