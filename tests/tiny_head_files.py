@@ -89,6 +89,26 @@ def mlp(model: Any, folder: Path, *, num_stages: int = 3) -> Path:
     return folder
 
 
+def redrafter(model: Any, folder: Path) -> Path:
+    """A head that passes the final state on to the model's own output rows, beside the rest."""
+    output = output_of(model)
+    vocab, width = output.shape
+    tensors = {
+        "rnn_w.weight": drawn(width, width, seed=1),
+        "rnn_u.weight": drawn(width, width, seed=2),
+        "rnn_u.bias": drawn(width, seed=3),
+        "lm_head.0.linear.weight": drawn(2 * width, 2 * width, seed=4, scale=0.05),
+        "lm_head.0.linear.bias": drawn(2 * width, seed=5),
+        "lm_head.1.weight": torch.cat([output, drawn(vocab, width, seed=6)], dim=1),
+    }
+    folder.mkdir(parents=True, exist_ok=True)
+    save_file(tensors, folder / "model.safetensors")
+    config = {"model_type": "recurrent_drafting_drafter", "vocab_size": vocab, "rnn": True}
+    config |= {"hidden_size": width, "exit_dim": 2 * width, "num_draft_layers": 1}
+    (folder / "config.json").write_text(json.dumps(config))
+    return folder
+
+
 def layer_of(model: Any, *, inputs: int = 1) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """The settings of a layer of the model's width, and its weights after `layers.0.`."""
     vocab, width = output_of(model).shape
@@ -193,6 +213,7 @@ HEADS: Mapping[str, Callable[..., Path]] = {
     "blockwise": blockwise,
     "hydra": hydra,
     "mlp": mlp,
+    "redrafter": redrafter,
     "eagle": eagle,
     "mtp": mtp,
     "dflash": dflash,

@@ -115,6 +115,7 @@ class TestContract:
             ("dynamic", "independent", "traversal"),
             ("static", "independent", "tree"),
             ("dynamic", "chosen", "tree"),
+            ("beam", "chosen", "tree"),
             ("sequoia", "sampled", "tree"),
             ("dynamic", "sampled", "rrsw"),
             ("dynamic", "sampled", "coupling"),
@@ -129,6 +130,7 @@ class TestContract:
             "narrow": {"max_nodes": 4, "top_k": 2, "width": 1},
             "static": {"shape": "static", "branching": [2, 1], "max_nodes": 3},
             "sequoia": {"shape": "sequoia", "acceptance": [0.5, 0.3], "max_nodes": 3},
+            "beam": {"shape": "beam", "width": 2},
         }[shape]
         drafter = TreeDrafter(markov(3, 5, order=1), children=children, **settings)
         check_drafter(drafter, verifier=RULES[rule], num_draft_tokens=2, text_alone=True)
@@ -640,7 +642,10 @@ class TestSettings:
     @pytest.mark.parametrize(
         ("options", "message"),
         [
-            ({"shape": "round"}, "shape must be one of dynamic, static, sequoia; it is 'round'"),
+            (
+                {"shape": "round"},
+                "shape must be one of dynamic, static, sequoia, beam; it is 'round'",
+            ),
             ({"children": "many"}, "children must be one of chosen, sampled, independent"),
             ({"max_nodes": 0}, "max_nodes must be at least 1"),
             ({"max_nodes": 10**9}, "max_nodes must be at least 1 and at most 10000"),
@@ -649,7 +654,9 @@ class TestSettings:
             ({"shape": "sequoia", "cost": [[1, float("inf")]]}, "cost must be"),
             ({"top_k": 1.5}, "top_k must be a whole number"),
             ({"width": 0}, "width"),
-            ({"width": 1, "shape": "sequoia"}, "width goes with the shape 'dynamic'"),
+            ({"width": 1, "shape": "sequoia"}, "width goes with the shape 'dynamic' or 'beam'"),
+            ({"shape": "beam"}, "the shape 'beam' is for chosen children"),
+            ({"shape": "beam", "children": "independent"}, "set children to 'chosen'"),
             ({"shape": "static"}, "needs branching, as in .* or paths"),
             ({"shape": "static", "branching": [2], "paths": [[0]]}, "one of them"),
             ({"branching": [2]}, "branching goes with the shape 'static'; the shape is 'dynamic'"),

@@ -34,14 +34,16 @@ class TreeDrafter(KindsByTemperature):
     Args:
         model: the draft model, a target like any other, which scores trees.
         shape: "dynamic" grows where the draft model is sure; "static" is given by `branching` or
-            `paths`; "sequoia" is the best for the acceptance by rank, found by dynamic programming.
+            `paths`; "sequoia" is the best for the acceptance by rank, found by dynamic programming;
+            "beam" is made of the paths of a beam search, whose children are "chosen".
         children: "sampled" draws the children of a node without replacement, "independent" draws
             them with it, "chosen" takes the most probable ones. Greedily all are chosen.
         max_nodes: the most nodes of a tree; None is 16, and for the static shape all of it.
         top_k: of the dynamic shape: the children of a node; where children are drawn, the nodes of
             a level.
         width: of the dynamic shape: the nodes of a level that get children. With 1 the draft model
-            runs as for a chain, and its next best tokens are leaves. None is `top_k`.
+            runs as for a chain, and its next best tokens are leaves. Of "beam": the number of
+            beams. None is `top_k`.
         branching: of the static shape: the children of every node, level by level.
         paths: of the static shape: one path of ranks a node, as in `[[0], [1], [0, 0]]`.
         acceptance: of "sequoia": the probability, by rank, that a child is accepted once its
@@ -65,7 +67,7 @@ class TreeDrafter(KindsByTemperature):
     default_verifier: ClassVar[str] = "tree"
 
     model: Target = field(repr=False)
-    shape: Literal["dynamic", "static", "sequoia"] = "dynamic"
+    shape: Literal["dynamic", "static", "sequoia", "beam"] = "dynamic"
     children: Literal["sampled", "independent", "chosen"] = "sampled"
     max_nodes: int | None = None
     top_k: int = 4

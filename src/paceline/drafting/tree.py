@@ -243,3 +243,45 @@ class ForesightGrowth:
     def kept(self, tree: DraftTree) -> list[int]:
         """See `Growth.kept`."""
         return list(range(len(tree)))
+
+
+class BeamGrowth:
+    """Beam search: of all continuations of the beams the most probable ones are the next beams.
+
+    For children that are chosen deterministically: beams that died are not submitted, apart from
+    what the living ones share with them. A beam that was ended early lives.
+
+    Source: ReDrafter (2403.09919), section 3.2.
+
+    Args:
+        width: the number of beams.
+        max_nodes: the number of nodes that are submitted: the most probable beams that fit.
+    """
+
+    def __init__(self, width: int, max_nodes: int) -> None:
+        self._width, self._max_nodes = width, max_nodes
+        self._dead: set[int] = set()
+
+    def frontier(self, tree: DraftTree, new: Sequence[int]) -> list[int]:
+        """See `Growth.frontier`."""
+        return list(new)
+
+    def counts(
+        self, tree: DraftTree, nodes: Sequence[int], beliefs: Sequence[Tensor], levels: int
+    ) -> list[int]:
+        """See `Growth.counts`."""
+        rows = [belief.topk(min(self._width, len(belief))).values.tolist() for belief in beliefs]
+        counts = allocate([tree.score(node) for node in nodes], rows, self._width)
+        if any(counts):
+            self._dead |= {node for node, count in zip(nodes, counts, strict=True) if not count}
+        return counts
+
+    def kept(self, tree: DraftTree) -> list[int]:
+        """See `Growth.kept`."""
+        ends = set(range(len(tree))) - set(tree.parents) - self._dead
+        kept: set[int] = set()
+        for end in sorted(ends, key=lambda node: (-tree.scores[node], node)):
+            path = tree.path(end)[: self._max_nodes]
+            if len(kept | {*path}) <= self._max_nodes:
+                kept |= {*path}
+        return sorted(kept)

@@ -10,7 +10,13 @@ from typing import Any, Protocol
 from paceline.checks import require_finite, require_int
 from paceline.core.drafts import Draft, Scheme
 from paceline.core.traits import DraftKinds
-from paceline.drafting.tree import BestFirstGrowth, ForesightGrowth, Growth, ShapedGrowth
+from paceline.drafting.tree import (
+    BeamGrowth,
+    BestFirstGrowth,
+    ForesightGrowth,
+    Growth,
+    ShapedGrowth,
+)
 from paceline.drafting.tree_shape import (
     RankAcceptance,
     TreeShape,
@@ -22,7 +28,7 @@ from paceline.drafting.tree_shape import (
 )
 from paceline.errors import InvalidInput
 
-TREE_SHAPES = ("dynamic", "static", "sequoia")
+TREE_SHAPES = ("dynamic", "static", "sequoia", "beam")
 """Where the nodes of a tree come from, by the name of the setting `shape`."""
 
 SCHEMES: Mapping[str, Scheme] = {
@@ -70,7 +76,7 @@ class TreeSettings(Protocol):
 
     @property
     def width(self) -> int | None:
-        """Of "dynamic": the nodes of a level that get children; None is `top_k`."""
+        """Of "dynamic": the nodes of a level that get children; of "beam": beams; None: `top_k`."""
         ...
 
     @property
@@ -118,17 +124,24 @@ def check_tree_settings(settings: Any, shapes: Sequence[str] = TREE_SHAPES) -> N
     require_int("top_k", settings.top_k, low=1, high=_MOST)
     if settings.width is not None:
         require_int("width", settings.width, low=1)
-    for setting, shape in (
-        ("branching", "static"),
-        ("paths", "static"),
-        ("width", "dynamic"),
-        ("acceptance", "sequoia"),
-        ("cost", "sequoia"),
+    for setting, owners in (
+        ("branching", ("static",)),
+        ("paths", ("static",)),
+        ("width", ("dynamic", "beam")),
+        ("acceptance", ("sequoia",)),
+        ("cost", ("sequoia",)),
     ):
-        if getattr(settings, setting) is not None and settings.shape != shape:
+        if getattr(settings, setting) is not None and settings.shape not in owners:
             raise InvalidInput(
-                f"{setting} goes with the shape {shape!r}; the shape is {settings.shape!r}"
+                f"{setting} goes with the shape {' or '.join(map(repr, owners))}; the shape is "
+                f"{settings.shape!r}"
             )
+    if settings.shape == "beam" and settings.children != "chosen":
+        raise InvalidInput(
+            "the shape 'beam' is for chosen children, since which beams survive depends on their "
+            "tokens, and a drawn token must never be dropped; set children to 'chosen', or the "
+            "shape to 'dynamic'"
+        )
     if settings.shape == "static" and (settings.branching is None) == (settings.paths is None):
         raise InvalidInput(
             "the static shape needs branching, as in [3, 2, 1], or paths, as in "
@@ -223,6 +236,8 @@ class TreePlan:
             rule = BestFirstGrowth if scheme is Scheme.CHOSEN else ForesightGrowth
             width = settings.top_k if settings.width is None else settings.width
             return rule(settings.top_k, max_nodes, width)
+        if settings.shape == "beam":
+            return BeamGrowth(settings.width or settings.top_k, max_nodes)
         if settings.shape == "static":
             return ShapedGrowth(static_shape(settings).cut(depth, max_nodes))
         rates = tuple(round(rate, 2) for rate in self._acceptance)

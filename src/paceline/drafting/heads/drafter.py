@@ -48,7 +48,8 @@ class HeadDrafter(KindsByTemperature):
     Args:
         head: the head, as `models.heads.load_head` returns it.
         shape: "chain", or the shape of a tree: "dynamic" grows where the head is sure; "static" is
-            given by `branching` or `paths`; "sequoia" is the best for the acceptance by rank.
+            given by `branching` or `paths`; "sequoia" is the best for the acceptance by rank;
+            "beam" is made of the paths of a beam search, whose children are chosen.
         children: of a tree: "sampled" draws the children of a node without replacement,
             "independent" draws them with it, "chosen" takes the most probable ones. Greedily all
             are chosen.
@@ -68,7 +69,7 @@ class HeadDrafter(KindsByTemperature):
     """Whether a head of any kind will do; otherwise it has to be for this drafter."""
 
     head: Head = field(repr=False)
-    shape: Literal["chain", "dynamic", "static", "sequoia"] = "dynamic"
+    shape: Literal["chain", "dynamic", "static", "sequoia", "beam"] = "dynamic"
     children: Literal["sampled", "independent", "chosen"] = "sampled"
     max_nodes: int | None = None
     top_k: int = 4

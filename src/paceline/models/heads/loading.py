@@ -22,6 +22,7 @@ from paceline.models.heads import (
     medusa,
     mlp_speculator,
     mtp,
+    redrafter,
     speculators,
 )
 from paceline.models.heads.files import open_files
@@ -33,6 +34,7 @@ FORMATS: tuple[HeadFormat, ...] = (
     blockwise.FORMAT,
     hydra.FORMAT,
     mlp_speculator.FORMAT,
+    redrafter.FORMAT,
     speculators.FORMAT,
     dflash.FORMAT,
     eagle.FORMAT_3,
