@@ -3,23 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
-import typer
-
-from paceline.cli.options import model_names
+from paceline.cli.options import model_names, option
 
 _WHAT, _SERVERS = "What to audit", "Servers"
 _HOW_MUCH, _OUTPUT = "How much", "Output"
 
 
-def _option(*names: str, panel: str, about: str, **settings: Any) -> Any:
-    return typer.Option(*names, rich_help_panel=panel, help=about, **settings)
-
-
 Prompts = Annotated[
     Path,
-    _option(
+    option(
         "--prompts",
         panel=_WHAT,
         metavar="FILE",
@@ -30,7 +24,7 @@ Prompts = Annotated[
 ]
 Limit = Annotated[
     int | None,
-    _option(
+    option(
         "--limit",
         panel=_WHAT,
         metavar="N",
@@ -40,7 +34,7 @@ Limit = Annotated[
 ]
 Model = Annotated[
     str | None,
-    _option(
+    option(
         "--model",
         "-m",
         panel=_WHAT,
@@ -52,7 +46,7 @@ Model = Annotated[
 ]
 Url = Annotated[
     str | None,
-    _option(
+    option(
         "--url",
         panel=_SERVERS,
         metavar="URL",
@@ -61,7 +55,7 @@ Url = Annotated[
 ]
 BaselineUrl = Annotated[
     str | None,
-    _option(
+    option(
         "--baseline-url",
         panel=_SERVERS,
         metavar="URL",
@@ -70,7 +64,7 @@ BaselineUrl = Annotated[
 ]
 BaselineModel = Annotated[
     str | None,
-    _option(
+    option(
         "--baseline-model",
         panel=_SERVERS,
         metavar="NAME",
@@ -79,7 +73,7 @@ BaselineModel = Annotated[
 ]
 Api = Annotated[
     Literal["completions", "chat"],
-    _option(
+    option(
         "--api",
         panel=_SERVERS,
         metavar="completions|chat",
@@ -88,7 +82,7 @@ Api = Annotated[
 ]
 Concurrency = Annotated[
     int,
-    _option(
+    option(
         "--concurrency",
         panel=_SERVERS,
         metavar="N",
@@ -97,11 +91,11 @@ Concurrency = Annotated[
     ),
 ]
 Timeout = Annotated[
-    float, _option("--timeout", panel=_SERVERS, metavar="SECONDS", about="Timeout for one answer.")
+    float, option("--timeout", panel=_SERVERS, metavar="SECONDS", about="Timeout for one answer.")
 ]
 Retries = Annotated[
     int,
-    _option(
+    option(
         "--retries",
         panel=_SERVERS,
         metavar="N",
@@ -111,7 +105,7 @@ Retries = Annotated[
 ]
 ApiKeyEnv = Annotated[
     str | None,
-    _option(
+    option(
         "--api-key-env",
         panel=_SERVERS,
         metavar="NAME",
@@ -120,7 +114,7 @@ ApiKeyEnv = Annotated[
 ]
 TieTolerance = Annotated[
     float | None,
-    _option(
+    option(
         "--tie-tolerance",
         panel=_SERVERS,
         metavar="X",
@@ -130,7 +124,7 @@ TieTolerance = Annotated[
 ]
 MaxTokens = Annotated[
     int,
-    _option(
+    option(
         "--max-tokens",
         panel=_HOW_MUCH,
         metavar="N",
@@ -140,7 +134,7 @@ MaxTokens = Annotated[
 ]
 Samples = Annotated[
     int | None,
-    _option(
+    option(
         "--samples",
         "-n",
         panel=_HOW_MUCH,
@@ -152,7 +146,7 @@ Samples = Annotated[
 ]
 SampleTokens = Annotated[
     int,
-    _option(
+    option(
         "--sample-tokens",
         panel=_HOW_MUCH,
         metavar="N",
@@ -162,7 +156,7 @@ SampleTokens = Annotated[
 ]
 Detect = Annotated[
     float,
-    _option(
+    option(
         "--detect",
         panel=_HOW_MUCH,
         metavar="X",
@@ -171,11 +165,11 @@ Detect = Annotated[
 ]
 Power = Annotated[
     float,
-    _option("--power", panel=_HOW_MUCH, metavar="X", about="The probability of detecting it."),
+    option("--power", panel=_HOW_MUCH, metavar="X", about="The probability of detecting it."),
 ]
 FalseAlarmRate = Annotated[
     float,
-    _option(
+    option(
         "--false-alarm-rate",
         panel=_HOW_MUCH,
         metavar="X",
@@ -184,13 +178,13 @@ FalseAlarmRate = Annotated[
 ]
 Seed = Annotated[
     int,
-    _option("--seed", panel=_HOW_MUCH, metavar="N", min=0, about="Seed for all sampling."),
+    option("--seed", panel=_HOW_MUCH, metavar="N", min=0, about="Seed for all sampling."),
 ]
 Html = Annotated[
     Path | None,
-    _option("--html", panel=_OUTPUT, metavar="FILE", about="Write the report as one HTML file."),
+    option("--html", panel=_OUTPUT, metavar="FILE", about="Write the report as one HTML file."),
 ]
 Markdown = Annotated[
     Path | None,
-    _option("--markdown", panel=_OUTPUT, metavar="FILE", about="Write the report as Markdown."),
+    option("--markdown", panel=_OUTPUT, metavar="FILE", about="Write the report as Markdown."),
 ]

@@ -14,7 +14,7 @@ from paceline.cli.calls import (
     DEFAULT_MODEL,
     draft_sources,
     load_draft,
-    print_written,
+    print_result,
     refuse_draft,
     uses_chat,
 )
@@ -72,7 +72,7 @@ def bench(
         )
     items = select(
         read_items(prompts),
-        categories=categories.split(",") if categories else None,
+        categories=categories,
         per_category=per_category,
         limit=limit,
     )
@@ -83,6 +83,7 @@ def bench(
     threads.give_way_where_busy()
     target, drafts = load_models(model, methods, loading, sampling)
     from paceline.generate.results import sampling_of
+    from paceline.workbench.bench.report import report, terminal_sections
     from paceline.workbench.bench.running import Setting, check
     from paceline.workbench.report.environment import environment
 
@@ -118,7 +119,8 @@ def bench(
     if not any(run.method for run in result.runs):
         terminal.error("interrupted before a method was measured; there is nothing to report")
         raise typer.Exit(INTERRUPTED)
-    _print_result(result, outputs, target, max_tokens, as_json=as_json, chat=chat)
+    answers = {"--save-answers": lambda: _answers(result, target, max_tokens)}
+    print_result(result, terminal_sections, report, outputs, as_json=as_json, more=answers)
     if result.interrupted:
         terminal.error("interrupted; the report holds what was measured")
         raise typer.Exit(INTERRUPTED)
@@ -235,34 +237,6 @@ def _differences(
             look, parting = False, None
         different[place].append(Difference(item, place, position, parting, look))
     return different
-
-
-def _print_result(
-    result: BenchResult,
-    outputs: Outputs,
-    target: LanguageModel,
-    max_tokens: int,
-    *,
-    as_json: bool,
-    chat: bool,
-) -> None:
-    from paceline.workbench.bench.report import report, terminal_sections
-    from paceline.workbench.report import to_html, to_markdown
-    from paceline.workbench.report.console import show
-
-    if as_json:
-        terminal.print_json(result.to_json())
-    else:
-        for section in terminal_sections(result):
-            show(terminal.out(), section)
-    written = outputs.write(
-        {
-            "--html": lambda: to_html(report(result)),
-            "--markdown": lambda: to_markdown(report(result, plots=False)),
-            "--save-answers": lambda: _answers(result, target, max_tokens),
-        }
-    )
-    print_written(written)
 
 
 def _answers(result: BenchResult, target: LanguageModel, max_tokens: int) -> str:

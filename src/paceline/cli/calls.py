@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from paceline.cli import terminal, threads
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from paceline.generate.api import LanguageModel
     from paceline.generate.drafts import HeadTokens
     from paceline.models.cache import Progress as ReportProgress
+    from paceline.workbench.report import Report
+    from paceline.workbench.report.files import Outputs
 
 DEFAULT_MODEL = "smollm2-135m"
 
@@ -180,6 +182,41 @@ def load_for(
                     request["draft_model"], *form, loading, progress
                 )
     return target
+
+
+def print_result(
+    found: Any,
+    sections: Callable[[Any], Iterable[Any]],
+    report: Callable[..., Report],
+    outputs: Outputs,
+    *,
+    as_json: bool,
+    more: Mapping[str, Callable[[], str]] | None = None,
+) -> None:
+    """Show what a command found, and write its reports.
+
+    Args:
+        found: the result; `to_json` gives it as plain values.
+        sections: of a result, what the terminal shows.
+        report: of a result, what the files contain, with plots or without.
+        outputs: the files, by option.
+        as_json: print JSON instead of the sections.
+        more: the contents of files that are no reports, by option.
+    """
+    from paceline.workbench.report import to_html, to_markdown
+    from paceline.workbench.report.console import show
+
+    if as_json:
+        terminal.print_json(found.to_json())
+    else:
+        for section in sections(found):
+            show(terminal.out(), section)
+    contents = {
+        "--html": lambda: to_html(report(found)),
+        "--markdown": lambda: to_markdown(report(found, plots=False)),
+        **(more or {}),
+    }
+    print_written(outputs.write(contents))
 
 
 def print_written(paths: list[Any]) -> None:

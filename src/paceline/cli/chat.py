@@ -8,12 +8,11 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 from paceline.cli import interrupts, options, render, terminal
 from paceline.cli.calls import DEFAULT_MODEL, load_for, settled, uses_chat
 from paceline.cli.generate import print_answer
 from paceline.cli.interrupts import Terminated
+from paceline.cli.options import option
 from paceline.errors import InvalidInput, PacelineError
 
 if TYPE_CHECKING:
@@ -25,11 +24,11 @@ _HELP = f"Ctrl-C stops an answer, {RESET} starts a new conversation, {EXIT} or C
 
 System = Annotated[
     str | None,
-    typer.Option(
+    option(
         "--system",
         metavar="TEXT",
-        rich_help_panel="Prompt",
-        help="A system message before the conversation.",
+        panel="Prompt",
+        about="A system message before the conversation.",
     ),
 ]
 

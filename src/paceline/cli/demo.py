@@ -11,6 +11,7 @@ from paceline.cli.calls import DEFAULT_MODEL
 from paceline.cli.comparison import Case, Comparison, compare, typical_speed
 from paceline.cli.demo_view import Lines, Screen, Silent, View
 from paceline.cli.generate import DEFAULT_MAX_TOKENS
+from paceline.cli.options import option
 
 CASES = (
     Case(
@@ -76,11 +77,11 @@ def demo(
     model: options.Model = DEFAULT_MODEL,
     repeats: Annotated[
         int,
-        typer.Option(
+        option(
             min=1,
             metavar="N",
-            help="Timed pairs of answers for each prompt.",
-            rich_help_panel="Output",
+            about="Timed pairs of answers for each prompt.",
+            panel="Output",
         ),
     ] = 3,
     as_json: options.AsJson = False,

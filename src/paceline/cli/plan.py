@@ -6,9 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
-
 from paceline.cli import options, plan_measured, plan_view, terminal
+from paceline.cli.options import option, switch
 from paceline.economics import cost as model_of_cost
 from paceline.errors import InvalidInput
 from paceline.workbench.plan import formula
@@ -58,16 +57,12 @@ def parse_lengths(texts: Sequence[str], option: str = "--num-draft-tokens") -> l
     return list(dict.fromkeys(found))
 
 
-def _option(*names: str, panel: str, metavar: str, about: str) -> Any:
-    return typer.Option(*names, rich_help_panel=panel, metavar=metavar, help=about)
-
-
 @options.takes(*options.LOADED, "drafter", *options.DRAFT, before="costs")
 def plan(
     shared: dict[str, Any],
     alpha: Annotated[
         str | None,
-        _option(
+        option(
             "--alpha",
             "-a",
             panel=_FORMULA,
@@ -78,7 +73,7 @@ def plan(
     ] = None,
     cost: Annotated[
         float | None,
-        _option(
+        option(
             "--cost",
             "-c",
             panel=_FORMULA,
@@ -88,7 +83,7 @@ def plan(
     ] = None,
     num_draft_tokens: Annotated[
         list[str] | None,
-        _option(
+        option(
             "--num-draft-tokens",
             "-k",
             panel=_FORMULA,
@@ -98,7 +93,7 @@ def plan(
     ] = None,
     verify_cost: Annotated[
         float,
-        _option(
+        option(
             "--verify-cost",
             panel=_FORMULA,
             metavar="X",
@@ -108,7 +103,7 @@ def plan(
     ] = 1.0,
     overhead: Annotated[
         float,
-        _option(
+        option(
             "--overhead",
             panel=_FORMULA,
             metavar="X",
@@ -117,7 +112,7 @@ def plan(
     ] = 0.0,
     plot: Annotated[
         list[str] | None,
-        _option(
+        option(
             "--plot",
             panel=_FORMULA,
             metavar="terminal|FILE",
@@ -126,16 +121,15 @@ def plan(
     ] = None,
     published: Annotated[
         bool,
-        typer.Option(
+        switch(
             "--published",
-            rich_help_panel=_FORMULA,
-            metavar="",
-            help="Show the published tables of Leviathan and of Chen next to the formula.",
+            panel=_FORMULA,
+            about="Show the published tables of Leviathan and of Chen next to the formula.",
         ),
     ] = False,
     model: Annotated[
         str | None,
-        _option(
+        option(
             "--model",
             "-m",
             panel=_MEASURED,
@@ -145,7 +139,7 @@ def plan(
     ] = None,
     acceptance: Annotated[
         Path | None,
-        _option(
+        option(
             "--from",
             panel=_MEASURED,
             metavar="FILE",
@@ -155,7 +149,7 @@ def plan(
     ] = None,
     costs: Annotated[
         Path | None,
-        _option(
+        option(
             "--costs",
             panel=_MEASURED,
             metavar="FILE",
@@ -164,7 +158,7 @@ def plan(
     ] = None,
     save_costs: Annotated[
         Path | None,
-        _option(
+        option(
             "--save-costs",
             panel=_MEASURED,
             metavar="FILE",
@@ -173,7 +167,7 @@ def plan(
     ] = None,
     context: Annotated[
         list[int] | None,
-        _option(
+        option(
             "--context",
             panel=_MEASURED,
             metavar="N",
@@ -182,7 +176,7 @@ def plan(
     ] = None,
     export: Annotated[
         str | None,
-        _option(
+        option(
             "--export",
             panel=_RESULT,
             metavar="ENGINE",

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from paceline.cli import bench, bench_options, options, terminal, threads
-from paceline.cli.calls import DEFAULT_MODEL, draft_sources, print_written, uses_chat
+from paceline.cli.calls import DEFAULT_MODEL, draft_sources, print_result, uses_chat
 from paceline.cli.counting import steps
+from paceline.cli.options import option
 from paceline.drafting.tuned import tuned_file
 from paceline.errors import InvalidInput, PacelineError
 from paceline.workbench.report.files import Outputs
@@ -31,42 +32,42 @@ DEFAULT_PROMPTS = 24
 
 Budget = Annotated[
     int,
-    typer.Option(
+    option(
         "--budget",
         metavar="SECONDS",
         min=1,
-        rich_help_panel="Run",
-        help="How long to measure, once the models are loaded.",
+        panel="Run",
+        about="How long to measure, once the models are loaded.",
     ),
 ]
 Output = Annotated[
     Path,
-    typer.Option(
+    option(
         "--output",
         "-o",
         metavar="FILE",
-        rich_help_panel="Output",
-        help="Write the settings here, for --settings FILE.",
+        panel="Output",
+        about="Write the settings here, for --settings FILE.",
     ),
 ]
 Limit = Annotated[
     int,
-    typer.Option(
+    option(
         "--limit",
         metavar="N",
         min=1,
-        rich_help_panel="Prompts",
-        help="At most N prompts, round-robin over categories.",
+        panel="Prompts",
+        about="At most N prompts, round-robin over categories.",
     ),
 ]
 MaxTokens = Annotated[
     int,
-    typer.Option(
+    option(
         "--max-tokens",
         metavar="N",
         min=1,
-        rich_help_panel="Length",
-        help="The maximum length of an answer, in tokens: about as long as yours will be.",
+        panel="Length",
+        about="The maximum length of an answer, in tokens: about as long as yours will be.",
     ),
 ]
 
@@ -105,7 +106,7 @@ def recommend(
     draft, head = draft_sources(**options.pop(shared, options.DRAFT))
     items = select(
         read_items(prompts),
-        categories=categories.split(",") if categories else None,
+        categories=categories,
         limit=limit,
     )
     sampling = options.without_defaults(shared)
@@ -215,20 +216,8 @@ def _measure(setting: Setting, start: float, budget: int) -> Measured | None:
 
 def _print_result(found: Recommendation, outputs: Outputs, *, as_json: bool) -> None:
     from paceline.workbench.recommend.report import report, terminal_sections
-    from paceline.workbench.report import to_html, to_markdown
-    from paceline.workbench.report.console import show
 
-    if as_json:
-        terminal.print_json(found.to_json())
-    else:
-        for section in terminal_sections(found):
-            show(terminal.out(), section)
-    contents: dict[str, Any] = {
-        "--html": lambda: to_html(report(found)),
-        "--markdown": lambda: to_markdown(report(found, plots=False)),
-    }
-    if found.is_possible:
-        contents["--output"] = lambda: json.dumps(found.settings(), indent=1) + "\n"
-    else:
-        outputs = Outputs({name: path for name, path in outputs.paths.items() if name in contents})
-    print_written(outputs.write(contents))
+    if not found.is_possible:
+        outputs = Outputs({name: to for name, to in outputs.paths.items() if name != "--output"})
+    settings = {"--output": lambda: json.dumps(found.settings(), indent=1) + "\n"}
+    print_result(found, terminal_sections, report, outputs, as_json=as_json, more=settings)

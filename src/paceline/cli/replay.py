@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from paceline.cli import bench, bench_options, options, terminal, threads
-from paceline.cli.calls import DEFAULT_MODEL, draft_sources, print_written, uses_chat
+from paceline.cli.calls import DEFAULT_MODEL, draft_sources, print_result, uses_chat
 from paceline.cli.counting import counting
+from paceline.cli.options import option
 from paceline.errors import InvalidInput
 from paceline.generate.choice import choose_drafter
 from paceline.generate.parts import make_drafter
@@ -29,40 +30,40 @@ _OF_WEIGHTS = ("storage", "invariant")
 
 Records = Annotated[
     str,
-    typer.Option(
+    option(
         "--records",
         metavar="FILE|FOLDER",
-        rich_help_panel="Records",
-        help="Recorded answers: JSON lines with prompt and answer, or chat messages; a folder of "
+        panel="Records",
+        about="Recorded answers: JSON lines with prompt and answer, or chat messages; a folder of "
         "texts; - is standard input.",
     ),
 ]
 TextBy = Annotated[
     Literal["target", "others"],
-    typer.Option(
+    option(
         "--text-by",
         metavar="target|others",
-        rich_help_panel="Records",
-        help="Who wrote the answers: this model, with these sampling options, or anyone else. The "
+        panel="Records",
+        about="Who wrote the answers: this model, with these sampling options, or anyone else. The "
         "model's own greedy text is replayed without running the model.",
     ),
 ]
 Methods = Annotated[
     list[str] | None,
-    typer.Option(
+    option(
         "--method",
         metavar="METHOD",
-        rich_help_panel="Drafting",
-        help="A drafter and settings, as in ngram,k=2,4 or model,draft=NAME,k=5. Repeatable.",
+        panel="Drafting",
+        about="A drafter and settings, as in ngram,k=2,4 or model,draft=NAME,k=5. Repeatable.",
     ),
 ]
 Timed = Annotated[
     bool,
-    typer.Option(
+    option(
         "--timed/--untimed",
         metavar="",
-        rich_help_panel="Run",
-        help="Whether to load the target and time it, to predict the speed-up.",
+        panel="Run",
+        about="Whether to load the target and time it, to predict the speed-up.",
     ),
 ]
 
@@ -102,7 +103,7 @@ def replay(
         _refuse(item)
     items = select(
         read_records(records),
-        categories=categories.split(",") if categories else None,
+        categories=categories,
         per_category=per_category,
         limit=limit,
     )
@@ -111,6 +112,7 @@ def replay(
     from paceline.core.sampling import SamplingParams
     from paceline.generate.results import sampling_of
     from paceline.workbench.replay.drafts import Reader
+    from paceline.workbench.replay.report import report, terminal_sections
     from paceline.workbench.replay.results import replay as run
     from paceline.workbench.replay.texts import tokenize
     from paceline.workbench.report.environment import environment
@@ -156,7 +158,7 @@ def replay(
         terminal.error("interrupted; nothing is reported")
         raise typer.Exit(bench.INTERRUPTED) from None
     about["seconds"] = perf_counter() - start
-    _print_result(result, outputs, as_json=as_json)
+    print_result(result, terminal_sections, report, outputs, as_json=as_json)
 
 
 def _refuse(method: Method) -> None:
@@ -190,22 +192,3 @@ def _tokenizer_alone(
 
 def _built(method: Method, tokenizer: Any) -> Drafter:
     return make_drafter(choose_drafter(method.drafter, method.settings), {}, tokenizer)
-
-
-def _print_result(result: Any, outputs: Outputs, *, as_json: bool) -> None:
-    from paceline.workbench.replay.report import report, terminal_sections
-    from paceline.workbench.report import to_html, to_markdown
-    from paceline.workbench.report.console import show
-
-    if as_json:
-        terminal.print_json(result.to_json())
-    else:
-        for section in terminal_sections(result):
-            show(terminal.out(), section)
-    written = outputs.write(
-        {
-            "--html": lambda: to_html(report(result)),
-            "--markdown": lambda: to_markdown(report(result, plots=False)),
-        }
-    )
-    print_written(written)

@@ -12,6 +12,7 @@ import typer
 from paceline.cli import options, terminal, threads
 from paceline.cli.calls import DEFAULT_MODEL, uses_chat
 from paceline.cli.counting import steps
+from paceline.cli.options import option
 from paceline.drafting.tuned import tuned_file, write_tuned
 from paceline.errors import MissingExtra
 from paceline.workbench.workload import read_items, select
@@ -29,10 +30,6 @@ DEFAULT_TRIALS = 300
 _WHAT, _HOW_MUCH, _OUTPUT = "What to tune", "How much", "Output"
 
 
-def _option(*names: str, panel: str, about: str, **settings: Any) -> Any:
-    return typer.Option(*names, rich_help_panel=panel, help=about, **settings)
-
-
 @app.callback()
 def tune() -> None:
     """Search for settings of a drafter on a model, and keep them."""
@@ -44,7 +41,7 @@ def layer_skip(
     shared: dict[str, Any],
     prompts: Annotated[
         Path,
-        _option(
+        option(
             "--prompts",
             panel=_WHAT,
             metavar="FILE",
@@ -54,7 +51,7 @@ def layer_skip(
     ],
     limit: Annotated[
         int,
-        _option(
+        option(
             "--limit",
             panel=_WHAT,
             metavar="N",
@@ -66,7 +63,7 @@ def layer_skip(
     raw: options.Raw = False,
     max_tokens: Annotated[
         int,
-        _option(
+        option(
             "--max-tokens",
             panel=_HOW_MUCH,
             metavar="N",
@@ -76,7 +73,7 @@ def layer_skip(
     ] = DEFAULT_MAX_TOKENS,
     num_draft_tokens: Annotated[
         int,
-        _option(
+        option(
             "--num-draft-tokens",
             "-k",
             panel=_HOW_MUCH,
@@ -87,14 +84,14 @@ def layer_skip(
     ] = DEFAULT_NUM_DRAFT_TOKENS,
     trials: Annotated[
         int,
-        _option("--trials", panel=_HOW_MUCH, metavar="N", min=1, about="Sets of layers to try."),
+        option("--trials", panel=_HOW_MUCH, metavar="N", min=1, about="Sets of layers to try."),
     ] = DEFAULT_TRIALS,
     seed: Annotated[
-        int, _option("--seed", panel=_HOW_MUCH, metavar="N", min=0, about="Seed for the search.")
+        int, option("--seed", panel=_HOW_MUCH, metavar="N", min=0, about="Seed for the search.")
     ] = 0,
     output: Annotated[
         Path | None,
-        _option(
+        option(
             "--output",
             "-o",
             panel=_OUTPUT,

@@ -28,11 +28,12 @@ from paceline.drafting.combined import (
     needs_of,
     open_all,
 )
+from paceline.drafting.kinds import KindsByTemperature
 from paceline.errors import ContractViolation
 
 
 @dataclass(frozen=True, slots=True)
-class CascadeDrafter:
+class CascadeDrafter(KindsByTemperature):
     """Draft with one of several drafters: the chosen one, or else the first with a proposal.
 
     Whether a drafter has a proposal depends only on the text so far, so going on to the next
@@ -72,15 +73,8 @@ class CascadeDrafter:
         rules = [traits_of(drafter).default_verifier for drafter in self.drafters]
         return next((rule for rule in rules if rule != "token"), "token")
 
-    @property
-    def drafts(self) -> DraftKinds:
-        """The kinds of drafts that it makes; see `core.traits`."""
-        return either(kinds_of(self.drafters, is_greedy=False))
-
-    @property
-    def greedy_drafts(self) -> DraftKinds:
-        """The same when the target's temperature is 0."""
-        return either(kinds_of(self.drafters, is_greedy=True))
+    def _kinds(self, *, is_greedy: bool) -> DraftKinds:
+        return either(kinds_of(self.drafters, is_greedy=is_greedy))
 
     def open(self, target: TargetView, capacity: int) -> CascadeSession:
         """See `protocols.Drafter.open`."""

@@ -22,12 +22,13 @@ from paceline.core.target import Committed, Need
 from paceline.core.traits import DraftKinds
 from paceline.core.view import TargetView
 from paceline.drafting.combined import check_names, close_all, kinds_of, needs_of, open_all
+from paceline.drafting.kinds import KindsByTemperature
 from paceline.drafting.merge import Merged, merge, merged_kinds, view
 from paceline.errors import ContractViolation
 
 
 @dataclass(frozen=True, slots=True)
-class HybridDrafter:
+class HybridDrafter(KindsByTemperature):
     """Draft with several drafters at once; the target scores one tree of all their tokens.
 
     Tokens on the same path are merged. The first drafter whose draft has laws keeps them; all
@@ -68,15 +69,8 @@ class HybridDrafter:
         """What any of them needs, and drafts that branch."""
         return needs_of(self.drafters) | {Need.TREE}
 
-    @property
-    def drafts(self) -> DraftKinds:
-        """The kinds of drafts that it makes; see `core.traits`."""
-        return merged_kinds(kinds_of(self.drafters, is_greedy=False))
-
-    @property
-    def greedy_drafts(self) -> DraftKinds:
-        """The same when the target's temperature is 0."""
-        return merged_kinds(kinds_of(self.drafters, is_greedy=True))
+    def _kinds(self, *, is_greedy: bool) -> DraftKinds:
+        return merged_kinds(kinds_of(self.drafters, is_greedy=is_greedy))
 
     def open(self, target: TargetView, capacity: int) -> HybridSession:
         """See `protocols.Drafter.open`."""

@@ -12,10 +12,9 @@ from typing import ClassVar, Literal
 from paceline.checks import require_int
 from paceline.core.drafts import ROOT, Budget, Draft, Scheme
 from paceline.core.protocols import Noise, Warp
-from paceline.core.target import Committed, Need
-from paceline.core.traits import DraftKinds
+from paceline.core.target import Committed
 from paceline.core.view import TargetView
-from paceline.drafting.kinds import CHOSEN_CHAIN, CHOSEN_TREE
+from paceline.drafting.kinds import ChosenByMode
 from paceline.drafting.stores.copies import believed
 from paceline.drafting.stores.corpus import DEPTH, MARK, Corpus
 from paceline.drafting.stores.tries import prefix_path, prefix_tree
@@ -23,7 +22,7 @@ from paceline.errors import InvalidInput
 
 
 @dataclass(frozen=True, slots=True)
-class RetrievalDrafter:
+class RetrievalDrafter(ChosenByMode):
     """Draft what followed the longest match of the last tokens in a datastore.
 
     The continuations of all its occurrences are counted, and the most frequent ones are drafted:
@@ -92,21 +91,6 @@ class RetrievalDrafter:
         """The opened datastore."""
         assert isinstance(self.datastore, Corpus)
         return self.datastore
-
-    @property
-    def needs(self) -> frozenset[Need]:
-        """See `protocols.Drafter.needs`."""
-        return frozenset({Need.TREE} if self.mode == "tree" else ())
-
-    @property
-    def default_verifier(self) -> str:
-        """A rule that takes the drafts of this mode; see `core.traits`."""
-        return "tree" if self.mode == "tree" else "token"
-
-    @property
-    def drafts(self) -> DraftKinds:
-        """The kinds of drafts that it makes; see `core.traits`."""
-        return CHOSEN_TREE if self.mode == "tree" else CHOSEN_CHAIN
 
     def open(self, target: TargetView, capacity: int) -> RetrievalSession:
         """See `protocols.Drafter.open`."""

@@ -15,10 +15,9 @@ from typing import ClassVar, Literal, NamedTuple
 from paceline.checks import require_finite, require_int
 from paceline.core.drafts import ROOT, Budget, Draft, Scheme
 from paceline.core.protocols import Noise, Warp
-from paceline.core.target import Committed, Need
-from paceline.core.traits import DraftKinds
+from paceline.core.target import Committed
 from paceline.core.view import TargetView
-from paceline.drafting.kinds import CHOSEN_CHAIN, CHOSEN_TREE
+from paceline.drafting.kinds import ChosenByMode
 from paceline.drafting.stores.copies import believed
 from paceline.drafting.stores.outputs import PastOutputs
 from paceline.drafting.stores.suffixes import (
@@ -45,7 +44,7 @@ _ROUNDING = 1e-6
 
 
 @dataclass(frozen=True, slots=True)
-class SuffixDrafter:
+class SuffixDrafter(ChosenByMode):
     """Draft what most often followed the longest matches of the last tokens.
 
     Every match of the last m tokens, in the request or in past outputs, proposes up to
@@ -104,21 +103,6 @@ class SuffixDrafter:
                 f"max_depth is {self.max_depth}, but that of the store is {self.store.max_depth}; "
                 "create the store with the same, or lower max_depth"
             )
-
-    @property
-    def needs(self) -> frozenset[Need]:
-        """See `protocols.Drafter.needs`."""
-        return frozenset({Need.TREE} if self.mode == "tree" else ())
-
-    @property
-    def default_verifier(self) -> str:
-        """A rule that takes the drafts of this mode; see `core.traits`."""
-        return "tree" if self.mode == "tree" else "token"
-
-    @property
-    def drafts(self) -> DraftKinds:
-        """The kinds of drafts that it makes; see `core.traits`."""
-        return CHOSEN_TREE if self.mode == "tree" else CHOSEN_CHAIN
 
     def open(self, target: TargetView, capacity: int) -> SuffixSession:
         """See `protocols.Drafter.open`."""

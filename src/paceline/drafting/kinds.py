@@ -6,6 +6,7 @@ from abc import abstractmethod
 
 from paceline.core.drafts import Scheme
 from paceline.core.sampling import SamplingParams
+from paceline.core.target import Need
 from paceline.core.traits import DraftKinds
 
 CHOSEN_CHAIN = DraftKinds(frozenset({Scheme.SINGLE}))
@@ -53,3 +54,29 @@ class KindsByTemperature:
     @abstractmethod
     def _kinds(self, *, is_greedy: bool) -> DraftKinds:
         """The kinds of drafts at a temperature of 0, or above."""
+
+
+class ChosenByMode:
+    """A drafter of point masses that proposes a tree if its setting `mode` is "tree", else a path.
+
+    Its default rule takes the drafts of that mode.
+    """
+
+    __slots__ = ()
+
+    mode: str
+
+    @property
+    def needs(self) -> frozenset[Need]:
+        """See `protocols.Drafter.needs`."""
+        return frozenset({Need.TREE} if self.mode == "tree" else ())
+
+    @property
+    def default_verifier(self) -> str:
+        """See `core.traits`."""
+        return "tree" if self.mode == "tree" else "token"
+
+    @property
+    def drafts(self) -> DraftKinds:
+        """The kinds of drafts that it makes; see `core.traits`."""
+        return CHOSEN_TREE if self.mode == "tree" else CHOSEN_CHAIN

@@ -12,14 +12,12 @@ from typing import ClassVar
 from torch import Tensor
 
 from paceline.checks import require_int
-from paceline.core.drafts import ROOT, Draft, Scheme, Verdict
-from paceline.core.protocols import Noise
 from paceline.sampling.candidates import Blocks
-from paceline.verifiers.typical import longest_passing_path
+from paceline.verifiers.passing import PassingVerifier
 
 
 @dataclass(frozen=True, slots=True)
-class DistanceVerifier:
+class DistanceVerifier(PassingVerifier):
     """NOT EXACT. Accept draft token x if |x - argmax p| <= epsilon, as numbers.
 
     For models whose token ids are a scale, such as the intensities of pixels; in a vocabulary of
@@ -37,22 +35,11 @@ class DistanceVerifier:
 
     name: ClassVar[str] = "distance"
     exact: ClassVar[bool] = False
-    couples: ClassVar[bool] = False
-    schemes: ClassVar[frozenset[Scheme]] = frozenset(Scheme)
-    needs_chain: ClassVar[bool] = False
-    looks_ahead: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         require_int("epsilon", self.epsilon, low=0)
 
-    def verify(
-        self, draft: Draft, p: Callable[[int], Tensor], noise: Noise, position: int
-    ) -> Verdict:
-        """See `protocols.Verifier.verify`. Uses no noise."""
-
-        def passing(law: Tensor) -> Callable[[int], bool]:
-            best = Blocks(law).argmax()
-            return lambda token: abs(token - best) <= self.epsilon
-
-        path = longest_passing_path(draft, p, passing)
-        return Verdict(path, Blocks(p(path[-1] if path else ROOT)).argmax())
+    def passing(self, law: Tensor) -> Callable[[int], bool]:
+        """See `passing.PassingVerifier.passing`."""
+        best = Blocks(law).argmax()
+        return lambda token: abs(token - best) <= self.epsilon

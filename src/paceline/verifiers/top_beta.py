@@ -14,15 +14,12 @@ from typing import ClassVar
 from torch import Tensor
 
 from paceline.checks import require_finite, require_int
-from paceline.core.drafts import ROOT, Draft, Scheme, Verdict
-from paceline.core.protocols import Noise
-from paceline.sampling.candidates import Blocks
 from paceline.sampling.siblings import most_probable
-from paceline.verifiers.typical import longest_passing_path
+from paceline.verifiers.passing import PassingVerifier
 
 
 @dataclass(frozen=True, slots=True)
-class TopBetaVerifier:
+class TopBetaVerifier(PassingVerifier):
     """NOT EXACT. Accept draft token x if it is in the top beta and log p_max - log p(x) <= tau.
 
     The longest path that passes is accepted, and the most probable token follows it. Nothing is
@@ -41,26 +38,14 @@ class TopBetaVerifier:
 
     name: ClassVar[str] = "top-beta"
     exact: ClassVar[bool] = False
-    couples: ClassVar[bool] = False
-    schemes: ClassVar[frozenset[Scheme]] = frozenset(Scheme)
-    needs_chain: ClassVar[bool] = False
-    looks_ahead: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         require_int("beta", self.beta, low=1)
         require_finite(self, "tau", self.tau, low=0.0)
 
-    def verify(
-        self, draft: Draft, p: Callable[[int], Tensor], noise: Noise, position: int
-    ) -> Verdict:
-        """See `protocols.Verifier.verify`. Uses no noise."""
-
-        def passing(law: Tensor) -> Callable[[int], bool]:
-            allowed = near_the_top(law, self.beta, self.tau)
-            return lambda token: token in allowed
-
-        path = longest_passing_path(draft, p, passing)
-        return Verdict(path, Blocks(p(path[-1] if path else ROOT)).argmax())
+    def passing(self, law: Tensor) -> Callable[[int], bool]:
+        """See `passing.PassingVerifier.passing`."""
+        return near_the_top(law, self.beta, self.tau).__contains__
 
 
 def near_the_top(p: Tensor, beta: int, tau: float) -> frozenset[int]:

@@ -12,15 +12,12 @@ from typing import ClassVar
 from torch import Tensor
 
 from paceline.checks import require_int
-from paceline.core.drafts import ROOT, Draft, Scheme, Verdict
-from paceline.core.protocols import Noise
-from paceline.sampling.candidates import Blocks
 from paceline.sampling.siblings import most_probable
-from paceline.verifiers.typical import longest_passing_path
+from paceline.verifiers.passing import PassingVerifier
 
 
 @dataclass(frozen=True, slots=True)
-class TopKVerifier:
+class TopKVerifier(PassingVerifier):
     """NOT EXACT. Accept draft token x if it is among the k most probable under p.
 
     The longest path that passes is accepted, and the most probable token follows it. Nothing is
@@ -37,21 +34,10 @@ class TopKVerifier:
 
     name: ClassVar[str] = "top-k"
     exact: ClassVar[bool] = False
-    couples: ClassVar[bool] = False
-    schemes: ClassVar[frozenset[Scheme]] = frozenset(Scheme)
-    needs_chain: ClassVar[bool] = False
-    looks_ahead: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         require_int("k", self.k, low=1)
 
-    def verify(
-        self, draft: Draft, p: Callable[[int], Tensor], noise: Noise, position: int
-    ) -> Verdict:
-        """See `protocols.Verifier.verify`. Uses no noise."""
-
-        def passing(law: Tensor) -> Callable[[int], bool]:
-            return frozenset(most_probable(law, self.k)).__contains__
-
-        path = longest_passing_path(draft, p, passing)
-        return Verdict(path, Blocks(p(path[-1] if path else ROOT)).argmax())
+    def passing(self, law: Tensor) -> Callable[[int], bool]:
+        """See `passing.PassingVerifier.passing`."""
+        return frozenset(most_probable(law, self.k)).__contains__

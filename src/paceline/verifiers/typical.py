@@ -13,12 +13,12 @@ from typing import ClassVar
 from torch import Tensor
 
 from paceline.checks import require_finite
-from paceline.core.drafts import ROOT, Draft, Scheme, Verdict
 from paceline.core.protocols import Noise, Purpose
+from paceline.verifiers.passing import PassingVerifier
 
 
 @dataclass(frozen=True, slots=True)
-class TypicalVerifier:
+class TypicalVerifier(PassingVerifier):
     """NOT EXACT. Accept draft token x if p(x) > min(epsilon, delta exp(-H(p))).
 
     The longest path that passes is accepted (of several, the one with the largest product of p),
@@ -36,27 +36,19 @@ class TypicalVerifier:
 
     name: ClassVar[str] = "typical"
     exact: ClassVar[bool] = False
-    couples: ClassVar[bool] = False
-    schemes: ClassVar[frozenset[Scheme]] = frozenset(Scheme)
-    needs_chain: ClassVar[bool] = False
-    looks_ahead: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         require_finite(self, "epsilon", self.epsilon, low=0.0, high=1.0)
         require_finite(self, "delta", self.delta, low=0.0)
 
-    def verify(
-        self, draft: Draft, p: Callable[[int], Tensor], noise: Noise, position: int
-    ) -> Verdict:
-        """See `protocols.Verifier.verify`."""
+    def passing(self, law: Tensor) -> Callable[[int], bool]:
+        """See `passing.PassingVerifier.passing`."""
+        threshold = typical_threshold(law, self.epsilon, self.delta)
+        return lambda token: float(law[token]) > threshold
 
-        def passing(law: Tensor) -> Callable[[int], bool]:
-            threshold = typical_threshold(law, self.epsilon, self.delta)
-            return lambda token: float(law[token]) > threshold
-
-        path = longest_passing_path(draft, p, passing)
-        law = p(path[-1] if path else ROOT)
-        return Verdict(path, noise.sample(law, position + len(path), Purpose.TARGET))
+    def following(self, law: Tensor, noise: Noise, position: int) -> int:
+        """A sample of the distribution."""
+        return noise.sample(law, position, Purpose.TARGET)
 
 
 def typical_threshold(p: Tensor, epsilon: float, delta: float) -> float:
@@ -68,34 +60,3 @@ def typical_threshold(p: Tensor, epsilon: float, delta: float) -> float:
     """
     entropy = -float((p * (p + 1e-5).log()).sum())
     return min(epsilon, delta * math.exp(-entropy))
-
-
-def longest_passing_path(
-    draft: Draft,
-    p: Callable[[int], Tensor],
-    passing: Callable[[Tensor], Callable[[int], bool]],
-) -> tuple[int, ...]:
-    """The longest path all of whose tokens pass under the law after their parent.
-
-    Ties go to the largest product of p, then to the first path.
-
-    Args:
-        draft, p: as in `protocols.Verifier.verify`.
-        passing: from a law to its test for tokens; a token without mass fails.
-    """
-    assert draft.parents is not None
-    best: tuple[int, float, int] = (0, 0.0, ROOT)
-    reached: dict[int, tuple[int, float]] = {ROOT: (0, 0.0)}
-    tests: dict[int, Callable[[int], bool]] = {}
-    for node, (token, parent) in enumerate(zip(draft.tokens, draft.parents, strict=True)):
-        if parent not in reached:
-            continue
-        law = p(parent)
-        if parent not in tests:
-            tests[parent] = passing(law)
-        if (mass := float(law[token])) > 0 and tests[parent](token):
-            depth, score = reached[parent]
-            reached[node] = depth + 1, score + math.log(mass)
-            if reached[node] > best[:2]:
-                best = *reached[node], node
-    return draft.path(best[2])

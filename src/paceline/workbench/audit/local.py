@@ -11,6 +11,7 @@ from paceline.checks import require_int
 from paceline.core.sampling import SamplingParams
 from paceline.errors import InvalidInput
 from paceline.generate.api import LanguageModel
+from paceline.generate.results import sampling_of
 from paceline.workbench.audit.answers import NamedPrompt, parts_of
 from paceline.workbench.audit.greedy import check_greedy
 from paceline.workbench.audit.laws import check_law
@@ -99,18 +100,7 @@ def audit_model(
         "controller": parts.controller.name,
         "num_draft_tokens": options.get("num_draft_tokens"),
         "invariant": model.target.info.invariant,
-        "sampling": {
-            name: getattr(params, name)
-            for name in (
-                "temperature",
-                "top_k",
-                "top_p",
-                "min_p",
-                "repetition_penalty",
-                "presence_penalty",
-                "frequency_penalty",
-            )
-        },
+        "sampling": sampling_of(params),
         "prompts": len(prompts),
     }
     return Audit(subject, tuple(findings), perf_counter() - start)
