@@ -13,10 +13,12 @@ def test_the_names() -> None:
         "Generation",
         "LanguageModel",
         "PacelineError",
+        "Recording",
         "SamplingParams",
         "load",
         "load_draft",
         "load_head",
+        "read_trace",
         "speculate",
     ]
     assert set(paceline.__all__) <= set(dir(paceline))

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from paceline.generate.results import Generation
     from paceline.integrations.huggingface import speculate
     from paceline.models.heads import load_head
+    from paceline.trace import Recording, read_trace
 
 # A pass reads all the weights, and from pages of 2 MB it reads them about 5 % faster. torch asks
 # for such pages where this says so, if it is told before its first tensor. 0 turns it off.
@@ -27,10 +28,12 @@ _HOME = {
     "Generation": "paceline.generate.results",
     "LanguageModel": "paceline.generate.api",
     "PacelineError": "paceline.errors",
+    "Recording": "paceline.trace.recording",
     "SamplingParams": "paceline.core.sampling",
     "load": "paceline.generate.api",
     "load_draft": "paceline.generate.api",
     "load_head": "paceline.models.heads.loading",
+    "read_trace": "paceline.trace.reader",
     "speculate": "paceline.integrations.huggingface",
 }
 
@@ -38,10 +41,12 @@ __all__ = [
     "Generation",
     "LanguageModel",
     "PacelineError",
+    "Recording",
     "SamplingParams",
     "load",
     "load_draft",
     "load_head",
+    "read_trace",
     "speculate",
 ]
 

@@ -1,10 +1,12 @@
-"""Checks of numbers and token ids that callers give. They import nothing heavy."""
+"""Checks of numbers, token ids and files that callers give. They import nothing heavy."""
 
 from __future__ import annotations
 
 import math
 import operator
+import os
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from paceline.errors import InvalidInput
@@ -85,3 +87,22 @@ def require_finite(
             f"{name} must be a finite number{f', {bounds}' if bounds else ''}; it is {value!r}"
         )
     object.__setattr__(owner, name, number)
+
+
+def require_writable(option: str, path: Path) -> None:
+    """Raise unless a file can be written at `path`. An existing file is not changed.
+
+    Raises:
+        InvalidInput: names the option, the path and the reason.
+    """
+    existed = path.exists()
+    try:
+        with path.open("ab"):
+            pass
+        if not existed:
+            path.unlink()
+    except OSError as error:
+        reason = error.strerror or str(error)
+        if not path.parent.exists():
+            reason = f"there is no folder {os.fspath(path.parent)}"
+        raise InvalidInput(f"{option}: cannot write {path}: {reason}") from error

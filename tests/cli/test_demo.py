@@ -103,3 +103,31 @@ def test_by_default_the_controller_chooses_how_far_to_draft(run, monkeypatch):
     assert result.exit_code == 0, result.output
     assert set(asked) == {("none", None), ("ngram", "auto")}
     assert "as many tokens as pay" in result.output
+
+
+def test_a_trace_of_each_prompt_holds_both_lanes_of_the_first_pair(run, tiny, tmp_path):
+    result = run(
+        "demo", "-m", tiny, "--max-tokens", 8, "--repeats", 2, "--trace", tmp_path / "race.jsonl"
+    )
+    assert result.exit_code == 0, result.output
+    model = paceline.load(tiny, dtype="float32")
+    for case in CASES:
+        path = tmp_path / f"race-{case.name}.jsonl"
+        assert f"written: {path}" in result.stderr
+        trace = paceline.read_trace(path)
+        prompt = [{"role": "user", "content": case.text}]
+        expected = model.generate(prompt, drafter="none", max_tokens=8)
+        assert trace.prompt == case.text
+        assert [lane.tokens for lane in trace.lanes.values()] == [expected.token_ids] * 2
+        assert trace.lanes["plain"].about["drafter"] == "none"
+        assert trace.lanes["speculative"].about["drafter"] == "ngram"
+
+
+def test_a_trace_that_cannot_be_written_is_refused_before_the_model_is_loaded(
+    run, monkeypatch, tmp_path
+):
+    monkeypatch.setattr(paceline, "load", lambda *_, **__: pytest.fail("a model was loaded"))
+    result = run("demo", "--trace", tmp_path / "none" / "race.jsonl")
+    assert result.exit_code == 2
+    assert "--trace: cannot write" in result.stderr
+    assert "there is no folder" in result.stderr

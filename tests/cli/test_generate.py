@@ -448,3 +448,25 @@ def test_an_interruption_ends_the_line_and_the_process_quietly(run, tiny, monkey
     assert result.exit_code == 130
     assert result.stdout == "the\n"
     assert result.stderr == ""
+
+
+@pytest.mark.parametrize("more", [[], ["--json"], ["--stream"]], ids=str)
+def test_a_trace_of_the_answer(run, tiny, tmp_path, more):
+    path = tmp_path / "run.jsonl"
+    options = ["-m", tiny, "--raw", "-p", PROMPT, "--max-tokens", 12, "-d", "ngram"]
+    result = run("generate", *options, "--trace", path, *more)
+    assert result.exit_code == 0, result.stderr
+    assert f"written: {path}" in result.stderr
+    trace = paceline.read_trace(path)
+    assert trace.prompt == PROMPT
+    ids = AutoTokenizer.from_pretrained(tiny).encode(PROMPT)
+    assert list(trace.lanes["speculative"].tokens) == expected_ids(tiny, ids, 12)
+
+
+def test_a_trace_is_of_one_answer_and_of_a_file_that_can_be_written(run, tiny, tmp_path):
+    result = run("generate", "-m", tiny, "-p", PROMPT, "-n", 2, "--trace", tmp_path / "a.jsonl")
+    assert result.exit_code == 2
+    assert "--trace writes down one answer; leave it or -n out" in result.stderr
+    result = run("generate", "-m", tiny, "-p", PROMPT, "--trace", tmp_path)
+    assert result.exit_code == 2
+    assert "--trace: cannot write" in result.stderr

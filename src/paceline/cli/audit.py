@@ -183,8 +183,9 @@ def _named(item: Item, *, chat: bool) -> NamedPrompt:
 
 
 def _print_result(found: Audit, outputs: Outputs, *, as_json: bool) -> None:
+    from paceline.environment import environment
     from paceline.workbench.audit.report import report
-    from paceline.workbench.report import environment, to_html, to_markdown
+    from paceline.workbench.report import to_html, to_markdown
 
     machine = environment()
     if as_json:

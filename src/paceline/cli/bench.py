@@ -82,10 +82,10 @@ def bench(
     sampling = options.without_defaults(shared)
     threads.give_way_where_busy()
     target, drafts = load_models(model, methods, loading, sampling)
+    from paceline.environment import environment
     from paceline.generate.results import sampling_of
     from paceline.workbench.bench.report import report, terminal_sections
     from paceline.workbench.bench.running import Setting, check
-    from paceline.workbench.report.environment import environment
 
     chat = uses_chat(target.tokenizer, raw=raw)
     setting = Setting(

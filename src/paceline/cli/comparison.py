@@ -12,6 +12,7 @@ from paceline.errors import InvalidInput
 
 if TYPE_CHECKING:
     from paceline.generate.api import Generation, LanguageModel, Piece
+    from paceline.trace import Recording
 
 NEAR_TIE = 1e-3
 """Rounding in float32 may swap two logits that are closer than this."""
@@ -110,6 +111,7 @@ def compare(
     max_tokens: int,
     repeats: int,
     draft_head: str | None = None,
+    recording: Recording | None = None,
     show: Shower,
     step: Callable[[int], None],
 ) -> Comparison:
@@ -128,6 +130,7 @@ def compare(
         max_tokens: the maximum length of an answer.
         repeats: the number of timed pairs.
         draft_head: a head that drafts where `ngram` has nothing; None leaves that plain.
+        recording: takes down the first timed pair; None for none.
         show: see `Shower`.
         step: called with the number of the timed pair that begins, from 1.
     """
@@ -148,7 +151,8 @@ def compare(
     for repeat in range(repeats):
         step(repeat + 1)
         for kind in sorted(options, reverse=repeat % 2 == 1):
-            timed[kind].append(model.generate(prompt, **options[kind]))
+            trace = recording if repeat == 0 else None
+            timed[kind].append(model.generate(prompt, trace=trace, **options[kind]))
     plain, speculative = tuple(timed["plain"]), tuple(timed["speculative"])
     return Comparison(
         case=case,

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import typer
 
+from paceline.checks import require_writable
 from paceline.cli import options, terminal, threads
-from paceline.cli.calls import DEFAULT_MODEL
+from paceline.cli.calls import DEFAULT_MODEL, print_written
 from paceline.cli.comparison import Case, Comparison, compare, typical_speed
 from paceline.cli.demo_view import Lines, Screen, Silent, View
 from paceline.cli.generate import DEFAULT_MAX_TOKENS
@@ -84,6 +86,15 @@ def demo(
             panel="Output",
         ),
     ] = 3,
+    trace: Annotated[
+        Path | None,
+        option(
+            metavar="FILE",
+            about="Write the first timed pair for each prompt to a file, round by round: "
+            "race.jsonl becomes race-quote.jsonl and race-story.jsonl.",
+            panel="Output",
+        ),
+    ] = None,
     as_json: options.AsJson = False,
 ) -> None:
     """Decode two prompts plainly and speculatively, and compare tokens and speed.
@@ -91,12 +102,16 @@ def demo(
     The model is downloaded if it is not there yet (98 MB). It runs in float32, greedily. The exit
     code is 0 only if both ways gave identical tokens.
     """
+    files = {} if trace is None else {case.name: _file_for(trace, case) for case in CASES}
+    for file in files.values():
+        require_writable("--trace", file)
     given, draft_head = shared["num_draft_tokens"], shared["draft_head"]
     length: int | Literal["auto"] = "auto" if given is None else given
     if threads.give_way_where_busy():
         terminal.note("the machine is busy with other work; on a quiet one both ways are faster")
     with terminal.progress(f"loading {model}") as progress:
         import paceline
+        from paceline.trace import Recording
 
         with terminal.transformers_is_quiet():
             target = paceline.load(model, dtype="float32", progress=progress)
@@ -118,6 +133,7 @@ def demo(
         console.print()
     found = []
     for number, case in enumerate(CASES, start=1):
+        recording = Recording() if files else None
         with view.begin(number, case):
             comparison = compare(
                 target,
@@ -126,11 +142,14 @@ def demo(
                 max_tokens=shared["max_tokens"],
                 repeats=repeats,
                 draft_head=draft_head,
+                recording=recording,
                 show=view.show,
                 step=view.step,
             )
         view.finish(comparison)
         found.append(comparison)
+        if recording is not None:
+            recording.write(files[case.name])
     identical = all(comparison.identical for comparison in found)
     if as_json:
         terminal.print_json(
@@ -143,5 +162,11 @@ def demo(
         )
     else:
         console.print(_WHAT_NEXT, soft_wrap=True)
+    print_written(list(files.values()))
     if not identical:
         raise typer.Exit(1)
+
+
+def _file_for(trace: Path, case: Case) -> Path:
+    """A trace holds one prompt, so each has a file of its own."""
+    return trace.with_name(f"{trace.stem}-{case.name}{trace.suffix}")

@@ -6,9 +6,10 @@ import sys
 from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
+from paceline.checks import require_writable
 from paceline.cli import generate_options as own
 from paceline.cli import options, render, terminal
-from paceline.cli.calls import DEFAULT_MODEL, load_for, settled, uses_chat
+from paceline.cli.calls import DEFAULT_MODEL, load_for, print_written, settled, uses_chat
 from paceline.cli.inputs import drafter_settings, read_prompt
 from paceline.errors import InvalidInput
 
@@ -77,6 +78,7 @@ def print_answer(
     "min_tokens",
     "stop",
     "logprobs",
+    "trace",
     before="reference",
     max_tokens=DEFAULT_MAX_TOKENS,
 )
@@ -102,6 +104,10 @@ def generate(
         raise InvalidInput("--logprobs are printed with --json; add it")
     if n is not None and stream:
         raise InvalidInput("several answers come together at the end; leave --stream or -n out")
+    if shared["trace"] is not None:
+        if n is not None:
+            raise InvalidInput("--trace writes down one answer; leave it or -n out")
+        require_writable("--trace", shared["trace"])
     loading = options.pop(shared, options.LOADED)
     given = read_prompt(prompt, messages, raw=raw)
     ngram = {"max_ngram": max_ngram, "min_ngram": min_ngram, "match": ngram_match}
@@ -119,6 +125,8 @@ def generate(
         generation = print_answer(target, given, request, stream=live)
         legend = terminal.has_colour(console)
         terminal.err().print(render.summary(generation, legend=legend), soft_wrap=True)
+    if request["trace"] is not None:
+        print_written([request["trace"]])
 
 
 def _several(

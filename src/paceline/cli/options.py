@@ -212,6 +212,7 @@ _CALL: dict[str, Any] = {
     "min_tokens": Annotated[int, _shared("min_tokens")],
     "stop": Annotated[list[str] | None, _shared("stop")],
     "logprobs": Annotated[int | None, _shared("logprobs")],
+    "trace": Annotated[Path | None, _shared("trace")],
     "tools": Annotated[Path | None, _shared("tools")],
     "chat_template_kwargs": Annotated[list[str] | None, _shared("chat_template_kwargs")],
     "continue_final_message": Annotated[bool, _shared("continue_final_message")],

@@ -8,11 +8,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from paceline.checks import require_int
+from paceline.checks import require_int, require_writable
 from paceline.cli import options, plan_view, terminal, threads
 from paceline.cli.calls import draft_sources, load_draft, uses_chat
 from paceline.cli.counting import steps
 from paceline.economics.roofline import SpeculationMemory
+from paceline.environment import environment
 from paceline.errors import InvalidInput, UnknownName
 from paceline.generate.choice import choose_drafter
 from paceline.generate.parts import make_verifier
@@ -23,8 +24,6 @@ from paceline.workbench.plan.export import ENGINES, Choice, export, notes
 from paceline.workbench.plan.memory import ModelMemory, extra_memory, memory_sentence
 from paceline.workbench.plan.memory import to_json as memory_json
 from paceline.workbench.report.console import show_table
-from paceline.workbench.report.environment import environment
-from paceline.workbench.report.files import check_writable
 
 if TYPE_CHECKING:
     from paceline.generate.api import Options
@@ -133,7 +132,7 @@ def _check(request: Request) -> None:
     if request.save_costs is not None:
         if request.costs is not None:
             raise InvalidInput("--costs reads costs and --save-costs writes them; give one")
-        check_writable("--save-costs", request.save_costs)
+        require_writable("--save-costs", request.save_costs)
     for context in request.contexts:
         require_int("--context", context, low=1, high=10**9)
     draft_sources(**request.draft)

@@ -117,10 +117,10 @@ def recommend(
     )
     threads.give_way_where_busy()
     target, drafts = bench.load_models(model, methods, loading, sampling)
+    from paceline.environment import environment
     from paceline.generate.results import sampling_of
     from paceline.workbench.bench.running import Setting
     from paceline.workbench.recommend.results import Recommendation
-    from paceline.workbench.report.environment import environment
 
     chat = uses_chat(target.tokenizer, raw=raw)
 

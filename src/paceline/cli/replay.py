@@ -110,12 +110,12 @@ def replay(
     sampling = options.without_defaults(shared)
     threads.give_way_where_busy()
     from paceline.core.sampling import SamplingParams
+    from paceline.environment import environment
     from paceline.generate.results import sampling_of
     from paceline.workbench.replay.drafts import Reader
     from paceline.workbench.replay.report import report, terminal_sections
     from paceline.workbench.replay.results import replay as run
     from paceline.workbench.replay.texts import tokenize
-    from paceline.workbench.report.environment import environment
 
     params = SamplingParams(**sampling)
     own_greedy = text_by == "target" and params.is_greedy

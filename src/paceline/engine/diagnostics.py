@@ -99,4 +99,5 @@ def record(draft: Draft, verdict: Verdict, laws: Laws) -> DraftRecord:
 
 
 def _probability(law: Tensor | None, token: int) -> float | None:
-    return None if law is None else float(law[token])
+    # In float32 a probability may round to a little above 1.
+    return None if law is None else min(float(law[token]), 1.0)

@@ -23,6 +23,7 @@ from paceline.generate.drafts import DraftForm, DraftShape, HeadTokens, cheapest
 from paceline.generate.jobs import Job
 from paceline.generate.options import Options, checked
 from paceline.generate.results import Chunk, Generation, Piece
+from paceline.generate.traces import lane_for, recording_of
 from paceline.generate.waiting import told_if_slow
 from paceline.kernels.packing import Storage
 from paceline.models import Progress, devices, loading
@@ -362,6 +363,7 @@ class LanguageModel:
         values = checked({**self.sampling_defaults, **options})
         if not prompts:
             raise InvalidInput("there is no prompt; give at least one")
+        recording = recording_of(values["trace"], len(prompts))
         call = self._call(values)
         chat = ChatOptions(
             values["tools"],
@@ -369,13 +371,19 @@ class LanguageModel:
             values["continue_final_message"],
         )
         first_seed = call.seed()
-        return [
+        found = [
             call.job(
                 self.encode(prompt, chat),
                 (first_seed + number) % 2**64 if samples else call.seed(),
             )
             for number, prompt in enumerate(prompts)
         ]
+        if recording is not None:
+            (job,) = found
+            job.recorder = lane_for(
+                job, recording, model=self.name, prompt=prompts[0], tokenizer=self.tokenizer
+            )
+        return found
 
     def _call(self, values: Mapping[str, Any]) -> Call:
         return resolve(

@@ -45,7 +45,7 @@ class Call:
         params: how a token is drawn.
         stops: the strings that end an answer.
         stop_token_ids: the tokens that end an answer.
-        max_tokens, min_tokens, logprobs, processors, draft_processors: see `Request`.
+        max_tokens, min_tokens, logprobs, processors, draft_processors, keep_draft: see `Request`.
     """
 
     target: TargetInfo
@@ -62,6 +62,7 @@ class Call:
     logprobs: int | None
     processors: Sequence[Processor]
     draft_processors: Sequence[Processor]
+    keep_draft: bool = False
 
     def seed(self) -> int:
         """The given seed, or a fresh one."""
@@ -90,6 +91,7 @@ class Call:
             processors=self.processors,
             draft_processors=self.draft_processors,
             logprobs=self.logprobs,
+            keep_draft=self.keep_draft,
         )
         length_limit(request, prompt, self.target)
         promise = promise_of(self.verifier, self.params, self.target)
@@ -167,6 +169,7 @@ def resolve(
         logprobs=values["logprobs"],
         processors=values["processors"],
         draft_processors=values["draft_processors"],
+        keep_draft=values["trace"] is not None,
     )
 
 

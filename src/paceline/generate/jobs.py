@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Iterable, Iterator, Sequence
-from contextlib import closing
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from time import perf_counter
+from typing import Any
 
 from paceline.core.events import Event, Finished, Prefilled, Round
 from paceline.engine.metrics import Metrics
 from paceline.engine.request import Request
 from paceline.generate.results import Chunk, Generation, Piece, sampling_of
 from paceline.text import TextStream
+from paceline.trace import LaneRecorder
 
 
 @dataclass(eq=False)
@@ -24,6 +26,7 @@ class Job:
         seed: the seed of the request's noise.
         text: the growing text; None without a tokenizer.
         draft: what was chosen for the draft model, in one line; None without one.
+        recorder: what notes the events for a trace; None for none.
     """
 
     request: Request
@@ -31,6 +34,7 @@ class Job:
     seed: int
     text: TextStream | None
     draft: str | None = None
+    recorder: LaneRecorder | None = None
 
     _metrics: Metrics = field(default_factory=Metrics, init=False)
     _tokens: list[int] = field(default_factory=list, init=False)
@@ -57,8 +61,15 @@ class Job:
 
     def take(self, event: Event) -> Chunk | None:
         """Take in an event; returns the text that it added."""
-        self._metrics = self._metrics.add(event)
         self._end = perf_counter()
+        chunk = self._fold(event)
+        if self.recorder is not None:
+            pieces = () if chunk is None else chunk.pieces
+            self.recorder.take(event, self._end - self._start, [piece.text for piece in pieces])
+        return chunk
+
+    def _fold(self, event: Event) -> Chunk | None:
+        self._metrics = self._metrics.add(event)
         if isinstance(event, Round):
             self._tokens += event.tokens
             self._logprobs += event.logprobs or ()
@@ -75,6 +86,17 @@ class Job:
         for offset, token in enumerate(event.tokens):
             text = "" if self.text is None else self.text.feed([token])
             yield Piece(text, token, drafted=offset < event.num_accepted_tokens)
+
+    def lane(self) -> dict[str, Any]:
+        """How it is decoded, as the header of a trace says it."""
+        request = self.request
+        return {
+            "drafter": request.drafter.name,
+            "verifier": request.verifier.name,
+            "exact": request.verifier.exact,
+            "promise": self.promise,
+            "draft": self.draft,
+        }
 
     def generation(self, load_seconds: float) -> Generation:
         """The finished answer."""
@@ -101,14 +123,15 @@ class Job:
 
 def finish(events: Iterable[Event], jobs: Sequence[Job], load_seconds: float) -> list[Generation]:
     """Take in the events of all jobs, and return their answers."""
-    for event in events:
-        jobs[event.id].take(event)
-        if isinstance(event, Prefilled):
-            # A job that has not decoded yet waits for the prefills of the others; that is not
-            # decoding time.
-            for job in jobs:
-                if not job.has_begun:
-                    job.start_clock()
+    with _recorded(jobs):
+        for event in events:
+            jobs[event.id].take(event)
+            if isinstance(event, Prefilled):
+                # A job that has not decoded yet waits for the prefills of the others; that is not
+                # decoding time.
+                for job in jobs:
+                    if not job.has_begun:
+                        job.start_clock()
     return [job.generation(load_seconds) for job in jobs]
 
 
@@ -116,7 +139,7 @@ def stream(
     events: Generator[Event], job: Job, load_seconds: float
 ) -> Generator[Chunk | Generation]:
     """Yield the text of one job as it comes, and then its answer. Closing it closes `events`."""
-    with closing(events):
+    with closing(events), _recorded([job]):
         for event in events:
             chunk = job.take(event)
             if isinstance(event, Prefilled):
@@ -126,3 +149,14 @@ def stream(
                 yield chunk
                 job.pause(perf_counter() - start)
     yield job.generation(load_seconds)
+
+
+@contextmanager
+def _recorded(jobs: Sequence[Job]) -> Iterator[None]:
+    """Traces are written when the run has ended, also where it was stopped or failed."""
+    try:
+        yield
+    finally:
+        for job in jobs:
+            if job.recorder is not None:
+                job.recorder.close()

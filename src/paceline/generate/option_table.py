@@ -276,6 +276,12 @@ TABLE: Mapping[str, Option] = {
         metavar="N",
         kind="whole",
     ),
+    "trace": Option(
+        about="Write the run to a file, round by round: drafts, verdicts, times.",
+        panel=OUTPUT,
+        flags=("--trace",),
+        metavar="FILE",
+    ),
     "processors": Option(
         about="Functions from the token ids so far and logits to logits.",
         panel=SAMPLING,

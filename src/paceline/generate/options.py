@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from paceline.generate.drafts import HeadTokens
     from paceline.kernels.packing import Storage
     from paceline.sampling.warp import Processor
+    from paceline.trace import Recording
 
 
 class Options(TypedDict, total=False):
@@ -60,6 +61,8 @@ class Options(TypedDict, total=False):
         stop_token_ids: tokens that end the answer, besides the model's own.
         ignore_eos: continue when the model emits an end-of-sequence token.
         logprobs: report log-probabilities, and those of the `logprobs` most probable tokens.
+        trace: a file to which the run is written round by round, or a `paceline.Recording`, which
+            several runs of one prompt share. For one answer at a time.
         processors: functions from token ids so far and logits to logits.
         draft_processors: the processors that may run on draft logits too, because they are
             stateless.
@@ -91,6 +94,7 @@ class Options(TypedDict, total=False):
     stop_token_ids: Iterable[int] | None
     ignore_eos: bool
     logprobs: int | None
+    trace: Recording | str | Path | None
     processors: Sequence[Processor]
     draft_processors: Sequence[Processor]
     temperature: float

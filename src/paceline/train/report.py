@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from paceline.economics import stats
+from paceline.environment import environment
 from paceline.train.progress import Point, Progress
 from paceline.train.result import Trained
 from paceline.workbench.report import (
@@ -16,7 +17,6 @@ from paceline.workbench.report import (
     Section,
     Table,
     Text,
-    environment,
     figures,
 )
 

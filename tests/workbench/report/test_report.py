@@ -22,7 +22,6 @@ from paceline.workbench.report import (
     Table,
     Text,
     Verdict,
-    environment,
     figures,
     to_html,
     to_markdown,
@@ -196,13 +195,6 @@ def test_paths_that_cannot_be_written_are_refused(tmp_path: Path) -> None:
         Outputs({"--html": tmp_path})
     with pytest.raises(InvalidInput, match="--html and --markdown both name"):
         Outputs({"--html": tmp_path / "a", "--markdown": tmp_path / "." / "a"})
-
-
-def test_the_environment_names_what_figures_depend_on() -> None:
-    found = environment()
-    assert found["torch"]
-    assert found["cores"] >= 1
-    assert found["command"].startswith("paceline")
 
 
 WIDE = Table(

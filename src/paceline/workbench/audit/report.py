@@ -43,7 +43,7 @@ def report(audit: Audit, environment: Mapping[str, Any]) -> Report:
 
     Args:
         audit: the findings.
-        environment: the environment, as `paceline.workbench.report.environment` gives it.
+        environment: the environment, as `paceline.environment` gives it.
     """
     subject = audit.subject
     what = subject.get("url") or f"{subject.get('model')} with {subject.get('drafter')}"

@@ -11,7 +11,6 @@ from paceline.workbench.report.blocks import (
     Text,
     Verdict,
 )
-from paceline.workbench.report.environment import environment
 from paceline.workbench.report.files import Outputs
 from paceline.workbench.report.html import to_html
 from paceline.workbench.report.markdown import to_markdown
@@ -27,7 +26,6 @@ __all__ = [
     "Table",
     "Text",
     "Verdict",
-    "environment",
     "to_html",
     "to_markdown",
 ]

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from paceline.checks import require_writable
 from paceline.errors import InvalidInput
 
 
@@ -32,7 +32,7 @@ class Outputs:
         for option, path in self.paths.items():
             if path is None:
                 continue
-            check_writable(option, path)
+            require_writable(option, path)
             first = seen.setdefault(path.resolve(), option)
             if first != option:
                 raise InvalidInput(f"{first} and {option} both name {path}; give each its own file")
@@ -55,22 +55,3 @@ class Outputs:
                 raise InvalidInput(f"{option}: cannot write {path}: {error.strerror}") from error
             written.append(path)
         return written
-
-
-def check_writable(option: str, path: Path) -> None:
-    """Raise unless a file can be written at `path`. An existing file is not changed.
-
-    Raises:
-        InvalidInput: names the option, the path and the reason.
-    """
-    existed = path.exists()
-    try:
-        with path.open("ab"):
-            pass
-        if not existed:
-            path.unlink()
-    except OSError as error:
-        reason = error.strerror or str(error)
-        if not path.parent.exists():
-            reason = f"there is no folder {os.fspath(path.parent)}"
-        raise InvalidInput(f"{option}: cannot write {path}: {reason}") from error
