@@ -24,6 +24,20 @@ def require_int(name: str, value: Any, *, low: int, high: int | None = None) -> 
     return value
 
 
+def require_seconds(name: str, value: Any) -> float:
+    """Return `value` if it is a finite number above 0; raise `InvalidInput` if not.
+
+    Example:
+        >>> require_seconds("timeout", 2)
+        2.0
+    """
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise InvalidInput(f"{name} must be a number of seconds above 0; it is {value!r:.80}")
+    if not 0 < value < math.inf:
+        raise InvalidInput(f"{name} must be a finite number of seconds above 0; it is {value!r}")
+    return float(value)
+
+
 def token_ids(expected: str, ids: Any) -> tuple[int, ...]:
     """Return `ids` as plain integers, from a tensor or an array too.
 

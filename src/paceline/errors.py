@@ -69,5 +69,9 @@ class EndpointError(PacelineError):
     """A server that cannot be reached, or does not answer as its interface says."""
 
 
+class QueueFull(PacelineError):
+    """As many requests wait as may. Nothing is wrong with this one: send it again later."""
+
+
 class ContractViolation(PacelineError, RuntimeError):
     """A plug-in broke its contract. The message names the plug-in and the rule."""

@@ -11,12 +11,14 @@ from torch import Tensor
 
 
 class FinishReason(StrEnum):
-    """Why a sequence ended, in the terms of the OpenAI API."""
+    """Why a sequence ended; `stop` and `length` are the terms of the OpenAI API."""
 
     STOP = "stop"
     """An end-of-sequence token, a stop token, a stop string or a stopping rule."""
     LENGTH = "length"
     """`max_tokens`, or the target's context length."""
+    TIMEOUT = "timeout"
+    """The request's own `timeout`. The answer is what was decided before."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Sequence
 from contextlib import ExitStack, closing
 from functools import partial
-from time import perf_counter
+from time import monotonic, perf_counter
 
-from paceline.core.events import Event, Failed
+from paceline.core.events import Event, Failed, FinishReason
 from paceline.core.protocols import Target
 from paceline.engine.gather import advance_together, score_each
 from paceline.engine.request import Request, StopRule
-from paceline.engine.scheduler import Scheduler
+from paceline.engine.scheduler import Load, Scheduler
 from paceline.engine.sequence import ActiveSequence, SharedPass, Stage
 
 __all__ = ["PREFILL_ROWS", "Engine", "Request", "StopRule", "decode"]
@@ -31,6 +31,9 @@ class Engine:
         prefill_rows: the most rows of prompts in one pass. A longer prompt comes in chunks, which
             share passes with the drafts of others; where a chunk ends follows from the prompt.
         max_sequences: how many are decoded at once; the others wait. None has no limit.
+        max_waiting: how many may wait beyond those whose turn comes at the next step. None has no
+            limit.
+        clock: seconds that only rise, for the time limits of requests.
 
     Example:
         >>> engine = Engine(target)  # doctest: +SKIP
@@ -46,9 +49,11 @@ class Engine:
         *,
         prefill_rows: int = PREFILL_ROWS,
         max_sequences: int | None = None,
+        max_waiting: int | None = None,
+        clock: Callable[[], float] = monotonic,
     ) -> None:
-        self._target = target
-        self._scheduler = Scheduler(prefill_rows, max_sequences)
+        self._target, self._clock = target, clock
+        self._scheduler = Scheduler(prefill_rows, max_sequences, max_waiting)
         self._count = 0
         self._stepping = False
 
@@ -56,6 +61,11 @@ class Engine:
     def is_busy(self) -> bool:
         """Whether a request waits or is decoded."""
         return self._scheduler.is_busy
+
+    @property
+    def load(self) -> Load:
+        """How many requests are decoded, and how many wait."""
+        return self._scheduler.load
 
     def add(self, request: Request) -> int:
         """Take a request; its slot and session are opened when its turn comes.
@@ -65,8 +75,10 @@ class Engine:
 
         Raises:
             InvalidInput: a request that cannot be served.
+            QueueFull: `max_waiting` requests wait.
         """
-        self._scheduler.add(ActiveSequence(self._count, request, self._target))
+        now = self._clock()
+        self._scheduler.add(ActiveSequence(self._count, request, self._target, now))
         self._count += 1
         return self._count - 1
 
@@ -90,6 +102,8 @@ class Engine:
     def events(self) -> Generator[Event]:
         """The same, event by event; where it is not read to its end, only `close` may follow."""
         self._stepping, scheduler = True, self._scheduler
+        for sequence in scheduler.overdue(self._clock()):
+            yield from self._attempt(sequence, partial(sequence.end, FinishReason.TIMEOUT))
         if admitted := scheduler.admit():
             for sequence in admitted:
                 yield from self._attempt(sequence, sequence.start)

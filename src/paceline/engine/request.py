@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from paceline import checks
-from paceline.checks import require_int
+from paceline.checks import require_int, require_seconds
 from paceline.core.protocols import Controller, Drafter, Noise, Verifier
 from paceline.core.sampling import SamplingParams
 from paceline.core.target import TargetInfo
@@ -41,6 +41,11 @@ class Request:
         logprobs: report log-probabilities, and those of the `logprobs` most probable tokens.
         keep_logits, keep_scores: report the logits and the processed scores of each token.
         keep_draft: report each round's draft, with what the rule saw and decided of it.
+        timeout: the most seconds from `Engine.add` to the end, time in the queue included. The
+            answer then ends between two rounds with what it has, for the reason `timeout`; None has
+            no limit.
+        priority: of the requests that wait, those with the lowest number come first; among equals,
+            those that came first.
         slot: a slot owned by the caller whose cached tokens are a prefix of the prompt; it is left
             open. None opens one and closes it at the end.
     """
@@ -61,6 +66,8 @@ class Request:
     keep_logits: bool = False
     keep_scores: bool = False
     keep_draft: bool = False
+    timeout: float | None = None
+    priority: int = 0
     slot: Any = None
 
 
@@ -82,6 +89,9 @@ def length_limit(request: Request, prompt: Sequence[int], info: TargetInfo) -> i
             f"(0 to {info.vocab_size - 1}); was it encoded with another tokenizer?"
         )
     require_int("min_tokens", request.min_tokens, low=0)
+    require_int("priority", request.priority, low=-(2**63), high=2**63 - 1)
+    if request.timeout is not None:
+        require_seconds("timeout", request.timeout)
     if request.logprobs is not None:
         require_int("logprobs", request.logprobs, low=0, high=info.vocab_size)
     if info.max_length is not None and length >= info.max_length:

@@ -66,11 +66,13 @@ class Stage(Enum):
 class ActiveSequence:
     """The state of one request: its tokens, its sessions, its place in the cache."""
 
-    def __init__(self, number: int, request: Request, target: Target) -> None:
+    def __init__(self, number: int, request: Request, target: Target, now: float) -> None:
         self.id, self.request, self.target = number, request, target
+        self.rank = request.priority, number
         self.tokens = token_ids(request.prompt)
         self.num_prompt_tokens = len(self.tokens)
         self.limit = length_limit(request, self.tokens, target.info)
+        self.deadline = None if request.timeout is None else now + request.timeout
         self.reason: FinishReason | None = None
         self.rounds = 0
         self.budget = Budget(0)
@@ -140,6 +142,10 @@ class ActiveSequence:
             num_prompt_tokens=self.num_prompt_tokens,
             seconds=self.prefill_seconds + perf_counter() - start,
         )
+
+    def end(self, reason: FinishReason) -> None:
+        """Let the answer end with what it has."""
+        self.reason = reason
 
     def drafting(self) -> Drafting:
         """The draft of this round, in the making."""
