@@ -39,7 +39,7 @@ from paceline.drafters.suffix import SuffixDrafter
 from paceline.drafting.stores.corpus import Corpus
 from paceline.drafting.stores.outputs import PastOutputs
 from paceline.models import load_tokenizer, resolve
-from paceline.models.loading import native_dtype
+from paceline.models.finding import native_dtype
 from paceline.sampling.noise import SeededNoise
 from paceline.sampling.warp import SamplingWarp
 

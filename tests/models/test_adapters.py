@@ -261,3 +261,36 @@ def test_what_is_no_adapter(tmp_path: Path, base: Path, adapter: Path) -> None:
     (adapter / _WEIGHTS).rename(adapter / "adapter_model.bin")
     with pytest.raises(InvalidInput, match=r"no adapter_model.safetensors; its weights are pick"):
         paceline.load(adapter)
+
+
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        ({"lora_alpha": None}, "lora_alpha must be a number; it is None"),
+        ({"lora_alpha": "8"}, "lora_alpha must be a number; it is '8'"),
+        ({"lora_alpha": True}, "lora_alpha must be a number; it is True"),
+        ({"lora_alpha": float("nan")}, "lora_alpha must be a number; it is nan"),
+        ({"alpha_pattern": ["q_proj"]}, "alpha_pattern must be an object"),
+        ({"alpha_pattern": {"q_proj": None}}, "alpha_pattern of 'q_proj' must be a number"),
+        ({"alpha_pattern": {"q_(proj": 4}}, "alpha_pattern must be a regular expression"),
+        ({"modules_to_save": "lm_head"}, "modules_to_save must be a list of names"),
+        ({"modules_to_save": [3]}, "modules_to_save must be a list of names"),
+        ({"base_model_name_or_path": 7}, "base_model_name_or_path must be the name of a model"),
+    ],
+    ids=str,
+)
+def test_settings_without_a_meaning(
+    tmp_path: Path, base: Path, setting: dict[str, Any], message: str
+) -> None:
+    damaged = write(tmp_path / "damaged", pair(QUERY, 32, 32), **setting)
+    with pytest.raises(ModelError) as found:
+        paceline.load(base, adapter=damaged)
+    assert message in str(found.value)
+    assert str(damaged / "adapter_config.json") in str(found.value)
+    assert "\n" not in str(found.value)
+
+
+def test_matrices_without_a_rank(tmp_path: Path, base: Path) -> None:
+    empty = write(tmp_path / "empty", pair(QUERY, 32, 32, rank=0))
+    with pytest.raises(ModelError, match=r"A and B of .* must be matrices \[r, in\]"):
+        paceline.load(base, adapter=empty)

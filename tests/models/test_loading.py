@@ -14,8 +14,8 @@ from paceline.core.protocols import Work
 from paceline.errors import InvalidInput, ModelError, UnknownName
 from paceline.kernels.packing import PackedLinear, PlainLinear
 from paceline.kernels.quantized import Int4Linear, Int8Linear
-from paceline.models import loading
-from paceline.models.loading import load_files, load_object, native_dtype
+from paceline.models.finding import DTYPES, native_dtype
+from paceline.models.loading import load_files, load_object
 from paceline.targets.cached import CachedTarget
 from paceline.targets.dense.decoder import DenseDecoder
 from paceline.targets.hf.decoder import HFDecoder
@@ -86,7 +86,7 @@ class TestFolders:
         assert decoder.dtype == torch.bfloat16
 
     def test_native_dtype_is_one_that_can_be_asked_for(self) -> None:
-        assert native_dtype() in loading.DTYPES.values()
+        assert native_dtype() in DTYPES.values()
 
     @pytest.mark.parametrize(
         ("storage", "body", "head"),

@@ -134,7 +134,7 @@ def corpus_of(files: list[Path], tokenizer: str, field: str, progress: Progress)
 
 def _tokenizer(name: str, progress: Progress) -> Any:
     from paceline.models import load_tokenizer, resolve
-    from paceline.models.loading import native_dtype
+    from paceline.models.finding import native_dtype
 
     folder = Path(name).expanduser()
     if (folder / "tokenizer.json").is_file() or (folder / "tokenizer_config.json").is_file():

@@ -181,7 +181,7 @@ def _tokenizer_alone(
     """The tokenizer of a model, and a reader that needs no model."""
     with terminal.progress(f"loading the tokenizer of {name}") as progress:
         from paceline.core.target import TargetInfo
-        from paceline.models.loading import find_model
+        from paceline.models.finding import find_model
         from paceline.workbench.replay.drafts import Reader
 
         where = {name: value for name, value in loading.items() if name not in _OF_WEIGHTS}

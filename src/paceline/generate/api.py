@@ -27,6 +27,7 @@ from paceline.generate.traces import lane_for, recording_of
 from paceline.generate.waiting import told_if_slow
 from paceline.kernels.packing import Storage
 from paceline.models import Progress, devices, loading
+from paceline.models.finding import find_model
 from paceline.models.loading import Loaded
 from paceline.targets.cached import CachedTarget
 from paceline.targets.decoder import Decoder
@@ -103,8 +104,10 @@ def load(
         if tokenizer is not None:
             raise InvalidInput("a model given by name has its own tokenizer; leave it out")
         with told_if_slow(str(source), progress) as tell:
-            found = loading.find_model(
+            loaded = loading.load_files(
                 source,
+                storage=storage,
+                head_tokens=head_tokens,
                 dtype=dtype,
                 trust_remote_code=trust_remote_code,
                 allow_pickle=allow_pickle,
@@ -113,7 +116,6 @@ def load(
                 adapter=adapter,
                 progress=tell,
             )
-            loaded = loading.load_weights(found, storage=storage, head_tokens=head_tokens)
     else:
         if head_tokens is not None or dtype != "auto" or adapter is not None:
             raise InvalidInput(
@@ -163,7 +165,7 @@ def load_draft(
     if storage is not None:
         loading.check_storage(storage)
     with told_if_slow(str(source), progress) as tell:
-        found = loading.find_model(
+        found = find_model(
             source,
             dtype=dtype,
             device=device,

@@ -23,7 +23,7 @@ from paceline.generate.choice import Choice
 from paceline.kernels import vnni
 from paceline.kernels.linear import Linear
 from paceline.kernels.packing import Storage, make_linear
-from paceline.models.loading import native_dtype
+from paceline.models.finding import native_dtype
 
 HeadTokens = int | Literal["all"] | None
 """How many different tokens a draft model may propose: a number, all, or None for what pays."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -44,6 +45,7 @@ _OF_TRAINING = {
     "task_type",
 }
 _KNOWN = _READ | _SEEN_IN_THE_TENSORS | _OF_TRAINING
+_DEFAULT_ALPHA = 8
 _BASE_UNCHANGED = (True, False, None, "gaussian", "orthogonal", "eva")
 """The ways to begin training that leave the base as it is."""
 
@@ -114,6 +116,7 @@ def read_adapter(path: str | Path) -> Adapter:
             f"{folder} holds no {CONFIG}, so it is no adapter; expected a folder that peft wrote"
         )
     _check(folder, config)
+    _check_values(folder, config)
     pairs: dict[str, dict[str, Tensor]] = {}
     embeddings: set[str] = set()
     whole: dict[str, Tensor] = {}
@@ -167,6 +170,43 @@ def _check(folder: Path, config: Mapping[str, Any]) -> None:
         )
 
 
+def _check_values(folder: Path, config: Mapping[str, Any]) -> None:
+    """Refuse values that peft would not have written.
+
+    Raises:
+        ModelError: a setting that is read has no meaning.
+    """
+
+    def refuse(name: str, value: Any, expected: str) -> ModelError:
+        return ModelError(
+            f"{folder / CONFIG}: {name} must be {expected}; it is {value!r:.80}. The file was "
+            "changed or damaged; save the adapter again"
+        )
+
+    base = config.get("base_model_name_or_path")
+    if not isinstance(base, str | None):
+        raise refuse("base_model_name_or_path", base, "the name of a model")
+    whole = config.get("modules_to_save") or []
+    if not isinstance(whole, list) or not all(isinstance(part, str) for part in whole):
+        raise refuse("modules_to_save", whole, "a list of names")
+    if not _is_number(alpha := config.get("lora_alpha", _DEFAULT_ALPHA)):
+        raise refuse("lora_alpha", alpha, "a number")
+    patterns = config.get("alpha_pattern") or {}
+    if not isinstance(patterns, Mapping):
+        raise refuse("alpha_pattern", patterns, "an object from names of modules to numbers")
+    for pattern, value in patterns.items():
+        if not _is_number(value):
+            raise refuse(f"alpha_pattern of {pattern!r}", value, "a number")
+        try:
+            re.compile(pattern)
+        except re.error as error:
+            raise refuse("alpha_pattern", pattern, f"a regular expression ({error})") from error
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
 def _tensors(folder: Path) -> dict[str, Tensor]:
     from safetensors import SafetensorError
     from safetensors.torch import load_file
@@ -192,12 +232,13 @@ def _low_rank(
     embedding: bool,
 ) -> LowRank:
     a, b = parts.get("A"), parts.get("B")
-    if a is None or b is None or a.dim() != 2 or b.dim() != 2 or len(a) != b.shape[1]:
+    matrices = a is not None and b is not None and a.dim() == b.dim() == 2
+    if a is None or b is None or not matrices or not len(a) or len(a) != b.shape[1]:
         sizes = {part: list(tensor.shape) for part, tensor in parts.items()}
         raise ModelError(
             f"{folder}: A and B of {module} must be matrices [r, in] and [out, r]; they are {sizes}"
         )
-    alpha = config.get("lora_alpha", 8)
+    alpha = config.get("lora_alpha", _DEFAULT_ALPHA)
     for pattern, value in (config.get("alpha_pattern") or {}).items():
         if re.match(rf"(.*\.)?({pattern})$", module):
             alpha = value

@@ -22,7 +22,7 @@ from paceline.generate.api import LanguageModel
 from paceline.models import resolve
 from paceline.models.adapter_files import base_and_adapter
 from paceline.models.cache import read_json
-from paceline.models.loading import native_dtype
+from paceline.models.finding import native_dtype
 from paceline.train.data import Dataset, Vocabulary, vocabulary
 from paceline.train.recipe import Served
 from paceline.train.settings import RunFolder, Settings

@@ -12,7 +12,7 @@ from typing import Any
 
 from paceline.errors import InvalidInput
 from paceline.generate.api import LanguageModel
-from paceline.models.loading import native_dtype
+from paceline.models.finding import native_dtype
 from paceline.train.answers import Answering, fill, own_sampler
 from paceline.train.data import Dataset
 from paceline.train.fixed import Fixed, check_data, check_states, fix

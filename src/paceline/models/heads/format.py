@@ -14,8 +14,8 @@ from paceline.drafting.heads.contract import Head
 from paceline.errors import InvalidInput
 from paceline.kernels.linear import Linear, pad_rows
 from paceline.kernels.packing import Storage, make_linear
+from paceline.models.finding import native_dtype
 from paceline.models.heads.files import HeadFiles
-from paceline.models.loading import native_dtype
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
