@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
@@ -10,12 +10,14 @@ import torch
 from torch import Tensor
 
 from paceline.core.hidden import Hidden, HiddenStates
+from paceline.core.passes import done
+from paceline.core.protocols import Steps
 from paceline.core.target import Need
 from paceline.core.view import TargetView
-from paceline.drafting.heads.contract import HeadState
+from paceline.drafting.heads.contract import HeadState, Level
 from paceline.drafting.heads.drafter import HeadDrafter
-from paceline.drafting.heads.one_shot import OneShotState
-from paceline.drafting.heads.sequential import SequentialState, Stepped
+from paceline.drafting.heads.one_shot import OneShotState, read_together
+from paceline.drafting.heads.sequential import SequentialState, Stepped, step_together
 from paceline.testing.table import TableTarget
 
 STATE = 3
@@ -75,17 +77,30 @@ class ScriptedHead:
     def max_levels(self) -> int | None:
         return self.levels
 
+    def score(self, work: Sequence[Any]) -> Sequence[Any]:
+        raise NotImplementedError
+
+
+class Runner:
+    """Runs what states ask for, by a function."""
+
+    def __init__(self, score: Callable[[Sequence[Any]], Sequence[Any]]) -> None:
+        self.score = score
+
 
 @dataclass(frozen=True)
 class OneShotHead(ScriptedHead):
     """Marginals: nothing drafted is read."""
 
     def open(self, target: TargetView, capacity: int) -> HeadState:
-        def read(final: Tensor, levels: int) -> Tensor:
-            rows = [row_of(self.vocab_size, *final[0].tolist(), level) for level in range(levels)]
+        def read(final: Tensor, levels: int, target: TargetView) -> Tensor:
+            rows = [
+                torch.stack([row_of(self.vocab_size, *row, level) for level in range(levels)])
+                for row in final.tolist()
+            ]
             return torch.stack(rows)
 
-        return OneShotState(read)
+        return OneShotState(Runner(lambda work: read_together(read, work)), target)
 
 
 @dataclass(frozen=True)
@@ -93,13 +108,13 @@ class SequentialHead(ScriptedHead):
     """Reads the tokens drafted so far, and remembers each of them in its state."""
 
     def open(self, target: TargetView, capacity: int) -> HeadState:
-        def step(level: int, states: Tensor, tokens: Tensor) -> Stepped:
+        def step(level: int, states: Tensor, tokens: Tensor, target: TargetView) -> Stepped:
             assert states.shape[1] == STATE + level
             states = torch.cat([states, tokens[:, None].double()], dim=1)
             rows = [row_of(self.vocab_size, *state) for state in states.tolist()]
             return Stepped(torch.stack(rows), states)
 
-        return SequentialState(step)
+        return SequentialState(Runner(lambda work: step_together(step, work)), target)
 
 
 class Memory:
@@ -119,15 +134,15 @@ class Memory:
         if self._head.log is not None:
             self._head.log.append(tuple(tokens))
 
-    def start(self, levels: int) -> Tensor:
+    def start(self, levels: int) -> Steps[Level]:
         self._paths = [()]
-        return self._rows()
+        return done(Level(self._rows()))
 
-    def follow(self, parents: Sequence[int], tokens: Sequence[int]) -> Tensor:
+    def follow(self, parents: Sequence[int], tokens: Sequence[int]) -> Steps[Level]:
         self._paths = [
             (*self._paths[parent], token) for parent, token in zip(parents, tokens, strict=True)
         ]
-        return self._rows()
+        return done(Level(self._rows()))
 
     def _rows(self) -> Tensor:
         said = [int(row[0]) for row, _ in self.text[:1]] + [token for _, token in self.text]

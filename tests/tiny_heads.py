@@ -9,9 +9,10 @@ import torch
 from torch import Tensor, nn
 
 from paceline.core.hidden import Hidden, HiddenStates
+from paceline.core.passes import run
 from paceline.core.target import Need, TargetInfo
 from paceline.core.view import TargetView
-from paceline.drafting.heads.contract import Head
+from paceline.drafting.heads.contract import Head, HeadState
 
 NUM_LAYERS, WIDTH, VOCAB = 5, 32, 64
 
@@ -93,6 +94,20 @@ def layer_shapes(at: str, inputs: int = WIDTH, *, qk_norms: bool = False) -> dic
     return shapes
 
 
+class Alone:
+    """A head's state whose passes are run at once, by themselves; it says logits."""
+
+    def __init__(self, state: HeadState) -> None:
+        self._state = state
+        self.observe, self.close = state.observe, state.close
+
+    def start(self, levels: int) -> Tensor:
+        return run(self._state.start(levels)).logits
+
+    def follow(self, parents: Sequence[int], tokens: Sequence[int]) -> Tensor:
+        return run(self._state.follow(parents, tokens)).logits
+
+
 def chain_logits(
     head: Head,
     view: TargetView,
@@ -102,7 +117,7 @@ def chain_logits(
 ) -> Tensor:
     """A head's logits after the final tokens and each of a chain of drafted ones."""
     with torch.inference_mode():
-        state = head.open(view, 64)
+        state = Alone(head.open(view, 64))
         state.observe(hidden, tokens)
         found = [state.start(len(drafted) + 1)]
         found += [state.follow([0], [token]) for token in drafted]

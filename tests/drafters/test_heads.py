@@ -160,7 +160,7 @@ def test_the_dynamic_tree_has_the_most_probable_nodes_by_the_product_of_marginal
     draft = drive(session.propose(Budget(3), SamplingWarp(SamplingParams()), SeededNoise(0)))
     assert scores.hidden is not None
     assert scores.hidden.final is not None
-    rows = drafter.head._logits(scores.hidden.final[-1:], 3, target.view(slot)).softmax(dim=-1)
+    rows = drafter.head._logits(scores.hidden.final[-1:], 3, target.view(slot))[0].softmax(dim=-1)
     products: dict[tuple[int, ...], float] = {}
     for depth in range(3):
         tops = [row.topk(9).indices.tolist() for row in rows[: depth + 1]]

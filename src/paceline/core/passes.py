@@ -43,8 +43,8 @@ def run(steps: Steps[T]) -> T:
     try:
         ask = next(steps)
         while True:
-            (scores,) = ask.model.score([ask.work])
-            ask = steps.send(scores)
+            (answer,) = ask.model.score([ask.work])
+            ask = steps.send(answer)
     except StopIteration as end:
         result: T = end.value
         return result

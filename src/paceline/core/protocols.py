@@ -95,7 +95,7 @@ class DraftSession(Protocol):
         proposal: only `observe` says what became final.
 
         A session that runs a model may be a generator here: it yields an `Ask` where it would call
-        `model.score`, and is sent the `Scores`, so that one pass serves several sequences.
+        `model.score`, and is sent the answer, so that one pass serves several sequences.
         `core.passes.drive` runs such a proposal by itself.
         """
         ...
@@ -162,16 +162,35 @@ class Work(NamedTuple):
         return self.draft.num_rows if self.logits else 0
 
 
+class Scorer(Protocol):
+    """What several sequences can ask at once: a draft model (a `Target`), or a draft head."""
+
+    def score(self, work: Sequence[Any]) -> Sequence[Any]:
+        """One pass over what several sequences ask for; an answer for each, in order.
+
+        Changes nothing that counts: the same work may be scored again.
+        """
+        ...
+
+
 class Ask(NamedTuple):
-    """A pass of a model that drafting waits for."""
+    """A pass that drafting waits for.
 
-    model: Target
-    work: Work
+    Args:
+        model: who runs it: asks of one model are run together.
+        work: this sequence's part of it, of the model's own kind; `Work` for a `Target`.
+        ends_round: whether what comes after it can wait for the next round, as in a long text that
+            is read in parts: then nobody else waits for it.
+    """
+
+    model: Scorer
+    work: Any
+    ends_round: bool = False
 
 
-Steps = Generator[Ask, Scores, T]
-"""Drafting in the making: yields what it asks, is sent the scores, and returns its result. A pass
-that failed is raised where it was asked for."""
+Steps = Generator[Ask, Any, T]
+"""Drafting in the making: yields what it asks, is sent the answer (`Scores` by a `Target`), and
+returns its result. A pass that failed is raised where it was asked for."""
 
 
 class Target(Protocol):

@@ -17,7 +17,8 @@ from torch.nn import functional
 from paceline.core.drafts import Budget, Draft
 from paceline.core.protocols import Ask, Noise, Purpose, Steps, Target, Warp, Work
 from paceline.core.sampling import SamplingParams
-from paceline.core.target import TargetInfo
+from paceline.core.target import Scores, TargetInfo
+from paceline.engine.contract import check_scores
 from paceline.errors import InvalidInput, NoTokenLeft, UnknownName
 from paceline.sampling.entropy import acceptance_bound
 
@@ -112,14 +113,20 @@ class DraftModel:
     def _feed(self, tokens: Sequence[int], tree: Draft = _NOTHING) -> Steps[Tensor]:
         while len(tokens) > READ_ROWS:
             chunk, tokens = tokens[:READ_ROWS], tokens[READ_ROWS:]
-            yield Ask(self.model, Work(self.slot, self.known(chunk), logits=False))
+            yield from self._score(Work(self.slot, self.known(chunk), logits=False))
             self.model.commit(self.slot, ())
             self.cached += chunk
         known = replace(tree, tokens=tuple(self.known(tree.tokens))) if tree.tokens else tree
-        scores = yield Ask(self.model, Work(self.slot, self.known(tokens), known))
+        scores = yield from self._score(Work(self.slot, self.known(tokens), known))
         self.model.commit(self.slot, ())
         self.cached += tokens
         return fit(scores.logits, self._vocab_size)
+
+    def _score(self, work: Work) -> Steps[Scores]:
+        """A pass over it, shared with others that ask for one."""
+        scores: Scores = yield Ask(self.model, work, ends_round=not work.logits)
+        check_scores([scores], [work], self.model.info)
+        return scores
 
     def known(self, tokens: Sequence[int]) -> list[int]:
         """Replace ids that only the target has, the padding of its vocabulary, by any known id."""

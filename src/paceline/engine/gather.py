@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from time import perf_counter
 from typing import Any
 
@@ -10,24 +10,42 @@ from paceline.core.drafts import Draft
 from paceline.core.protocols import Ask, Steps, Target, Work
 from paceline.core.target import Scores
 from paceline.engine.contract import check_scores
+from paceline.errors import ContractViolation
 
 Answer = Scores | Exception
 
 
 def score_each(target: Target, work: Sequence[Work]) -> Sequence[Answer]:
-    """One pass over all; an error stands in the place of the items that cause it.
+    """One pass of a target over all; an error stands in the place of the items that cause it."""
 
-    A pass that fails is run again item by item: scoring changes no cached length, and so an item
+    def score(items: Sequence[Work]) -> list[Scores]:
+        scores = target.score(items)
+        check_scores(scores, items, target.info)
+        return scores
+
+    return run_each(score, work)
+
+
+def run_each(
+    run: Callable[[Sequence[Any]], Sequence[Any]], work: Sequence[Any]
+) -> Sequence[Any | Exception]:
+    """One run over all; an error stands in the place of the items that cause it.
+
+    A run that fails is done again item by item: scoring changes no cached length, and so an item
     that is at fault does not take the others with it.
     """
     try:
-        scores = target.score(work)
-        check_scores(scores, work, target.info)
+        answers = run(work)
+        if len(answers) != len(work):
+            raise ContractViolation(
+                f"a pass over the parts of {len(work)} sequences gave {len(answers)} answers; it "
+                "must give one for each"
+            )
     except Exception as error:  # noqa: BLE001 - whatever it is, it is reported for its item
         if len(work) == 1:
             return [error]
-        return [answer for item in work for answer in score_each(target, [item])]
-    return scores
+        return [answer for item in work for answer in run_each(run, [item])]
+    return answers
 
 
 class Drafting:
@@ -47,7 +65,7 @@ class Drafting:
         self.seconds = 0.0
         self.resume(None)
 
-    def resume(self, answer: Answer | None) -> None:
+    def resume(self, answer: Any) -> None:
         """Go on, with what was asked for, to the next pass or to the end."""
         start = perf_counter()
         self.ask = None
@@ -55,7 +73,7 @@ class Drafting:
             if isinstance(answer, Exception):
                 self.ask = self._steps.throw(answer)
             else:
-                self.ask = self._steps.send(answer)  # type: ignore[arg-type]  # None starts it
+                self.ask = self._steps.send(answer)  # None starts it
         except StopIteration as end:
             self.draft = end.value
         except Exception as error:  # noqa: BLE001 - it ends this sequence alone
@@ -68,10 +86,10 @@ class Drafting:
 
 
 def advance_together(drafts: Sequence[Drafting]) -> None:
-    """Run the drafts to their ends, as one pass of each model a step.
+    """Run the drafts to their ends, as one pass of each model or head a step.
 
-    One that reads a prompt first, by passes without logits, goes on by one such pass alone, and
-    keeps nobody waiting for the rest of them.
+    One whose pass `ends_round`, since it reads a long text first, goes on by one such pass alone,
+    and keeps nobody waiting for the rest of them.
     """
     waiting = [drafting for drafting in drafts if drafting.ask is not None]
     while waiting:
@@ -83,10 +101,10 @@ def advance_together(drafts: Sequence[Drafting]) -> None:
         for group in by_model.values():
             asks: list[Any] = [drafting.ask for drafting in group]
             start = perf_counter()
-            answers = score_each(asks[0].model, [ask.work for ask in asks])
+            answers = run_each(asks[0].model.score, [ask.work for ask in asks])
             share = (perf_counter() - start) / len(group)
             for drafting, ask, answer in zip(group, asks, answers, strict=True):
                 drafting.seconds += share
                 drafting.resume(answer)
-                if drafting.ask is not None and ask.work.logits:
+                if drafting.ask is not None and not ask.ends_round:
                     waiting.append(drafting)

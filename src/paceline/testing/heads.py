@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from paceline.core.hidden import Hidden, HiddenStates
-from paceline.core.protocols import Work
+from paceline.core.passes import done
+from paceline.core.protocols import Steps, Work
 from paceline.core.target import Need
 from paceline.core.view import TargetView
+from paceline.drafting.heads.contract import Level
 from paceline.testing.table import TableTarget
 
 
@@ -63,6 +66,10 @@ class TableHead:
         """See `Head.num_bytes`."""
         return 0
 
+    def score(self, work: Sequence[Any]) -> Sequence[Any]:
+        """See `Head.score`: its states ask for nothing."""
+        raise NotImplementedError
+
     def open(self, target: TargetView, capacity: int) -> TableHeadState:
         """See `Head.open`."""
         return TableHeadState(self.table)
@@ -83,15 +90,16 @@ class TableHeadState:
             self._text.append(int(hidden.final[0, 0]))
         self._text += tokens
 
-    def start(self, levels: int) -> Tensor:
+    def start(self, levels: int) -> Steps[Level]:
         """See `HeadState.start`."""
-        return self._level([()])
+        return done(Level(self._level([()])))
 
-    def follow(self, parents: Sequence[int], tokens: Sequence[int]) -> Tensor:
+    def follow(self, parents: Sequence[int], tokens: Sequence[int]) -> Steps[Level]:
         """See `HeadState.follow`."""
-        return self._level(
-            [(*self._paths[parent], token) for parent, token in zip(parents, tokens, strict=True)]
-        )
+        paths = [
+            (*self._paths[parent], token) for parent, token in zip(parents, tokens, strict=True)
+        ]
+        return done(Level(self._level(paths)))
 
     def _level(self, paths: list[tuple[int, ...]]) -> Tensor:
         self._paths = paths

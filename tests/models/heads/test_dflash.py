@@ -22,6 +22,7 @@ from tests.tiny_heads import (
     TARGET,
     VOCAB,
     WIDTH,
+    Alone,
     chain_logits,
     layer_settings,
     layer_shapes,
@@ -147,7 +148,7 @@ def test_a_tree_of_dspark_is_its_paths(kind: str, tmp_path: Path) -> None:
     weights = weights_of(kind)
     head, hidden = load(write(tmp_path, weights, config_of(kind))), random_hidden(len(TOKENS))
     with torch.inference_mode():
-        state = head.open(VIEW, 64)
+        state = Alone(head.open(VIEW, 64))
         state.observe(hidden, TOKENS)
         state.start(3)
         state.follow([0, 0], [7, 9])
@@ -164,7 +165,7 @@ def test_tokens_that_come_in_parts_are_those_that_come_at_once(
     monkeypatch.setattr("paceline.targets.heads.block.READ_ROWS", 2)
     for cuts in ([1], [4, 5], [3, 6]):
         with torch.inference_mode():
-            state = head.open(VIEW, 64)
+            state = Alone(head.open(VIEW, 64))
             for start, end in zip([0, *cuts], [*cuts, len(TOKENS)], strict=True):
                 state.observe(hidden.rows(slice(start, end)), TOKENS[start:end])
                 for _ in range(2):  # a draft may be made again

@@ -24,6 +24,7 @@ from tests.tiny_heads import (
     TARGET,
     VOCAB,
     WIDTH,
+    Alone,
     chain_logits,
     layer_settings,
     layer_shapes,
@@ -131,7 +132,7 @@ def test_a_tree_of_drafted_tokens_is_its_paths(tmp_path: Path) -> None:
     assert hidden.final is not None
     levels = [([0, 0, 0], [7, 9, 50]), ([2, 0, 2], [1, 2, 1]), ([0, 1], [5, 6])]
     with torch.inference_mode():
-        state = head.open(TargetView(TARGET), 64)
+        state = Alone(head.open(TargetView(TARGET), 64))
         state.observe(hidden, TOKENS)
         paths: list[list[int]] = [[]]
         rows = state.start(4)
@@ -152,7 +153,7 @@ def test_what_was_drafted_between_rounds_leaves_nothing_behind(tmp_path: Path) -
     expected = chain_logits(head, TargetView(TARGET), hidden, TOKENS, DRAFTED)
     for cuts in ([1], [3, 4], [2, 5, 8]):
         with torch.inference_mode():
-            state = head.open(TargetView(TARGET), 64)
+            state = Alone(head.open(TargetView(TARGET), 64))
             for start, end in zip([0, *cuts], [*cuts, len(TOKENS)], strict=True):
                 state.observe(hidden.rows(slice(start, end)), TOKENS[start:end])
                 if end != cuts[-1]:  # once nothing is drafted, and rows wait
@@ -168,7 +169,7 @@ def test_a_long_prompt_is_read_in_parts(tmp_path: Path, monkeypatch: pytest.Monk
     expected = chain_logits(head, TargetView(TARGET), hidden, TOKENS, DRAFTED)
     monkeypatch.setattr("paceline.targets.heads.state.READ_ROWS", 3)
     with torch.inference_mode():
-        state = head.open(TargetView(TARGET), 64)
+        state = Alone(head.open(TargetView(TARGET), 64))
         for at in range(0, len(TOKENS), 2):
             state.observe(hidden.rows(slice(at, at + 2)), TOKENS[at : at + 2])
         found = [state.start(4)] + [state.follow([0], [token]) for token in DRAFTED]
@@ -193,7 +194,7 @@ def test_peagle_drafts_all_levels_in_one_pass(num_layers: int, tmp_path: Path) -
     assert hidden.final is not None
     mask = weights["mask_hidden"].reshape(1, -1) @ weights["fc.weight"].T
     with torch.inference_mode():
-        state = head.open(TargetView(TARGET), 64)
+        state = Alone(head.open(TargetView(TARGET), 64))
         for start, end in ((0, 4), (4, 4), (4, 6), (6, len(TOKENS))):
             if end > start:
                 state.observe(hidden.rows(slice(start, end)), TOKENS[start:end])

@@ -16,7 +16,7 @@ from torch import Tensor
 from paceline.core.view import TargetView
 from paceline.models.heads import load_head
 from tests.models.heads.oracles import layer_config, states_of
-from tests.tiny_heads import TARGET, random_hidden, random_tokens, randomise_weights
+from tests.tiny_heads import TARGET, Alone, random_hidden, random_tokens, randomise_weights
 
 speculators = pytest.importorskip(
     "speculators",
@@ -99,7 +99,7 @@ def test_eagle3_is_what_the_package_computes_over_four_steps(
     head = load_head(tmp_path, TARGET, dtype=torch.float32)
     with torch.inference_mode():
         for last in range(LENGTH - STEPS):
-            state = head.open(TargetView(TARGET), 32)
+            state = Alone(head.open(TargetView(TARGET), 32))
             state.observe(hidden.rows(slice(0, last + 1)), tokens[: last + 1].tolist())
             found = [state.start(STEPS)]
             found += [state.follow([0], [int(tokens[last + n])]) for n in range(1, STEPS)]
@@ -135,7 +135,7 @@ def test_peagle_is_what_the_package_computes(layers: int, tmp_path: Path) -> Non
     compared = 0
     with torch.inference_mode():
         for last in range(LENGTH):
-            state = head.open(TargetView(TARGET), 32)
+            state = Alone(head.open(TargetView(TARGET), 32))
             state.observe(hidden.rows(slice(0, last + 1)), tokens[: last + 1].tolist())
             rows = [state.start(STEPS)]
             rows += [state.follow([0], [7]) for _ in range(STEPS - 1)]
@@ -174,12 +174,12 @@ def test_the_view_has_what_a_checkpoint_leaves_out(tmp_path: Path) -> None:
     whole = load_head(tmp_path, TARGET, dtype=torch.float32)
     hidden, tokens = random_hidden(4), [3, 9, 2, 30]
     with torch.inference_mode():
-        state = whole.open(TargetView(TARGET), 8)
+        state = Alone(whole.open(TargetView(TARGET), 8))
         state.observe(hidden, tokens)
         expected = state.start(1)
         save_file(weights, path)
         bare = load_head(tmp_path, TARGET, dtype=torch.float32)
         view = TargetView(TARGET, embed=lambda tokens: embedding[tokens])
-        state = bare.open(view, 8)
+        state = Alone(bare.open(view, 8))
         state.observe(hidden, tokens)
         assert torch.equal(state.start(1), expected)

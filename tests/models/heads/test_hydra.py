@@ -16,6 +16,7 @@ from paceline.core.target import Need, TargetInfo
 from paceline.core.view import TargetView
 from paceline.errors import InvalidInput, ModelError
 from paceline.models.heads import load_head
+from tests.tiny_heads import Alone
 
 HIDDEN, VOCAB, HEADS = 16, 40, 3
 TARGET = TargetInfo("tiny", VOCAB, gives=frozenset({Hidden.all(4)}), hidden_size=HIDDEN)
@@ -83,7 +84,7 @@ def by_the_equations(
 
 def levels_of(head: Any, hidden: HiddenStates) -> dict[tuple[int, ...], Tensor]:
     """The logits after each path of a tree, through the contract."""
-    state = head.open(TargetView(TARGET, embed=lambda tokens: EMBEDDING[tokens]), 10)
+    state = Alone(head.open(TargetView(TARGET, embed=lambda tokens: EMBEDDING[tokens]), 10))
     with torch.inference_mode():
         state.observe(hidden, [5, 7])
         first = state.start(3)

@@ -19,6 +19,7 @@ from paceline.errors import InvalidInput, ModelError
 from paceline.kernels.packing import Storage
 from paceline.models.heads import load_head
 from paceline.models.heads.medusa import MedusaHead, Weights, save_medusa
+from tests.tiny_heads import Alone
 
 HIDDEN, VOCAB, HEADS = 32, 64, 3
 TARGET = TargetInfo("tiny", VOCAB, gives=frozenset({Hidden.all(2)}), hidden_size=HIDDEN)
@@ -56,7 +57,7 @@ def by_the_equations(weights: Weights, x: Tensor) -> Tensor:
 
 def logits_of(head: Any, x: Tensor, *, target_head: Any = None) -> Tensor:
     """All levels, through the contract."""
-    state = head.open(TargetView(TARGET, head=target_head), 10)
+    state = Alone(head.open(TargetView(TARGET, head=target_head), 10))
     with torch.inference_mode():
         state.observe(HiddenStates({}, torch.stack([0 * x, x])), [5, 7])
         rows = [state.start(head.max_levels)]

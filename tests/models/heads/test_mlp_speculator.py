@@ -17,6 +17,7 @@ from paceline.core.target import TargetInfo
 from paceline.core.view import TargetView
 from paceline.errors import InvalidInput, ModelError
 from paceline.models.heads import load_head
+from tests.tiny_heads import Alone
 
 HIDDEN, INNER, VOCAB, STAGES = 16, 24, 40, 3
 TARGET = TargetInfo("tiny", VOCAB, gives=frozenset({Hidden.all(2)}), hidden_size=HIDDEN)
@@ -103,7 +104,7 @@ def test_the_forward_is_that_of_the_equations(
     head = load_head(folder, TARGET)
     needs = {Hidden(final=True)}
     assert (head.drafter, head.max_levels, head.needs) == ("mlp", STAGES, needs)
-    state = head.open(TargetView(TARGET), 10)
+    state = Alone(head.open(TargetView(TARGET), 10))
     with torch.inference_mode():
         state.observe(HiddenStates({}, torch.stack([0 * X, X])), [5, 7])
         first = state.start(3)
@@ -130,7 +131,7 @@ def test_of_tied_weights_the_first_may_stand_for_all(tmp_path: Path) -> None:
         if int(key.split(".")[1]) <= (1 if key.startswith("proj") else 0)
     }
     head = load_head(written(tmp_path / "head", once, tie_weights=True), TARGET)
-    state = head.open(TargetView(TARGET), 10)
+    state = Alone(head.open(TargetView(TARGET), 10))
     with torch.inference_mode():
         state.observe(HiddenStates({}, X[None]), [7])
         state.start(3)
@@ -177,7 +178,7 @@ def test_it_is_cut_to_some_tokens(tmp_path: Path) -> None:
     head = load_head(written(tmp_path / "h", tensors), TARGET, token_ids=kept)
     assert head.token_ids is not None
     assert head.token_ids.tolist() == [2, 30]
-    state = head.open(TargetView(TARGET), 10)
+    state = Alone(head.open(TargetView(TARGET), 10))
     with torch.inference_mode():
         state.observe(HiddenStates({}, X[None]), [7])
         state.start(3)

@@ -22,7 +22,7 @@ from paceline.errors import InvalidInput, ModelError
 from paceline.models.heads import load_head
 from paceline.sampling.noise import SeededNoise
 from paceline.sampling.warp import SamplingWarp
-from tests.tiny_heads import TARGET, VOCAB, WIDTH, random_hidden, view_of
+from tests.tiny_heads import TARGET, VOCAB, WIDTH, Alone, random_hidden, view_of
 
 EMBEDDING = torch.randn(VOCAB, WIDTH, generator=torch.Generator().manual_seed(1))
 VIEW = view_of(EMBEDDING, EMBEDDING)
@@ -114,7 +114,7 @@ def test_the_network_is_that_of_the_equations(tmp_path: Path, kind: str, has_con
     head = load_head(folder, TARGET)
     assert (head.drafter, head.max_levels) == ("redrafter", None)
     assert head.needs == {Hidden(final=True), Need.EMBEDDING}
-    state = head.open(VIEW, 10)
+    state = Alone(head.open(VIEW, 10))
     with torch.inference_mode():
         state.observe(HIDDEN, [5, 7])
         first, second = state.start(3), state.follow([0, 0], [1, 2])
@@ -230,7 +230,7 @@ def test_it_is_cut_to_some_tokens(tmp_path: Path) -> None:
     tensors = tensors_of()
     folder = written(tmp_path / "head", tensors)
     head = load_head(folder, TARGET, token_ids=torch.tensor([9, 3]))
-    state = head.open(VIEW, 10)
+    state = Alone(head.open(VIEW, 10))
     with torch.inference_mode():
         state.observe(HIDDEN, [5, 7])
         found = state.start(1)

@@ -13,30 +13,46 @@ Heads come in four kinds, and one contract serves them all:
 
 A head takes its randomness from nobody: what is drawn from its logits, and with which law, is
 decided in `drafter.HeadSession`, for all of them alike.
+
+The products of a head serve all sequences that draft with it: a state *yields* what it wants of
+them, as an `Ask` of its head, and `Head.score` runs what several states ask for in one go.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Any, NamedTuple, Protocol
 
 from torch import Tensor
 
 from paceline.core.hidden import Hidden, HiddenStates
+from paceline.core.protocols import Steps
 from paceline.core.target import Need
 from paceline.core.view import TargetView
 
 
+class Level(NamedTuple):
+    """What a head says of the tokens of one level.
+
+    Args:
+        logits: `[m, Vh]` of any floating dtype, on any device, not normalised; Vh is the number of
+            tokens in the head's own vocabulary (`Head.token_ids`).
+        acceptance: `[m]`, the head's own estimate of the probability that a token drawn after each
+            row is accepted once the tokens before it are, from what was drafted before it alone;
+            None if it has none.
+    """
+
+    logits: Tensor
+    acceptance: Tensor | None = None
+
+
 class HeadState(Protocol):
-    """A head beside one sequence. All calls run in `torch.inference_mode`.
+    """A head beside one sequence.
 
     A draft is made level by level. `start` gives the logits of the first level, the tokens after
     the last committed one. Each `follow` is about tokens of the level that was last asked for, and
     gives the logits of the level after them: all siblings and cousins of a level go through the
     head in one product. A chain is a tree with one node a level.
-
-    Logits are `[m, Vh]` of any floating dtype, on any device, not normalised; Vh is the number of
-    tokens in the head's own vocabulary (`Head.token_ids`).
     """
 
     def observe(self, hidden: HiddenStates, tokens: Sequence[int]) -> None:
@@ -53,7 +69,7 @@ class HeadState(Protocol):
         """
         ...
 
-    def start(self, levels: int) -> Tensor:
+    def start(self, levels: int) -> Steps[Level]:
         """Start a draft; whatever was drafted before is forgotten.
 
         Called after at least one `observe`.
@@ -62,11 +78,11 @@ class HeadState(Protocol):
             levels: how many levels may be asked for, at least 1, at most `Head.max_levels`.
 
         Returns:
-            The logits `[1, Vh]` after the last committed token.
+            The one row after the last committed token.
         """
         ...
 
-    def follow(self, parents: Sequence[int], tokens: Sequence[int]) -> Tensor:
+    def follow(self, parents: Sequence[int], tokens: Sequence[int]) -> Steps[Level]:
         """The next level: what follows m of the tokens drafted in the last one.
 
         Args:
@@ -75,7 +91,7 @@ class HeadState(Protocol):
             tokens: the tokens themselves, as ids of the target.
 
         Returns:
-            The logits `[m, Vh]`, one row for each of `tokens`.
+            m rows, one for each of `tokens`.
         """
         ...
 
@@ -115,6 +131,10 @@ class Head(Protocol):
     @property
     def num_bytes(self) -> int:
         """The memory that a draft of one level reads."""
+        ...
+
+    def score(self, work: Sequence[Any]) -> Sequence[Any]:
+        """Run what states of this head, of one target, ask for: `protocols.Scorer.score`."""
         ...
 
     def open(self, target: TargetView, capacity: int) -> HeadState:

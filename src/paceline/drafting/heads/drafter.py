@@ -15,13 +15,12 @@ from torch import Tensor
 
 from paceline.core.drafts import Budget, Draft
 from paceline.core.hidden import Hidden
-from paceline.core.passes import done, run
 from paceline.core.protocols import Noise, Steps, Warp
 from paceline.core.sampling import SamplingParams
 from paceline.core.target import Committed, Need
 from paceline.core.traits import DraftKinds
 from paceline.core.view import TargetView
-from paceline.drafting.heads.contract import Head
+from paceline.drafting.heads.contract import Head, Level
 from paceline.drafting.heads.vocabulary import spread
 from paceline.drafting.kinds import (
     CHOSEN_CHAIN,
@@ -139,8 +138,7 @@ class HeadSession:
         self._length = 0
         self._has_state = False
         self._rows: dict[int, int] = {}
-        with torch.inference_mode():
-            self._state = self._head.open(target, capacity)
+        self._state = self._head.open(target, capacity)
 
     def observe(self, committed: Committed) -> None:
         """See `protocols.DraftSession.observe`."""
@@ -149,11 +147,10 @@ class HeadSession:
         if committed.hidden is None or self._hidden is None:
             return  # a text of one token: no pass has seen anything yet
         hidden = committed.hidden.only(self._hidden)
-        with torch.inference_mode():
-            self._state.observe(hidden, committed.tokens[-hidden.num_rows :])
+        self._state.observe(hidden, committed.tokens[-hidden.num_rows :])
         self._has_state = True
 
-    def propose(self, budget: Budget, warp: Warp, noise: Noise) -> Draft:
+    def propose(self, budget: Budget, warp: Warp, noise: Noise) -> Steps[Draft]:
         """See `protocols.DraftSession.propose`."""
         warp = self._warp or warp
         levels = budget.num_draft_tokens
@@ -162,9 +159,8 @@ class HeadSession:
         if levels < 1 or not self._has_state:
             return Draft()
         stop = Stop(budget.min_confidence, budget.min_path_confidence, budget.entropy_bound)
-        if self._drafter.is_chain:
-            return run(self._chain(levels, budget, warp, noise, stop))
-        return run(self._tree(levels, budget, warp, noise, stop))
+        draw = self._chain if self._drafter.is_chain else self._tree
+        return (yield from draw(levels, budget, warp, noise, stop))
 
     def _chain(
         self, levels: int, budget: Budget, warp: Warp, noise: Noise, stop: Stop
@@ -172,15 +168,21 @@ class HeadSession:
         if budget.max_nodes is not None:
             levels = min(levels, budget.max_nodes)
         if levels < 1:
-            return done(Draft())
-        return draw_chain(
-            lambda: done(self._start(levels)),
-            lambda token: done(self._follow([0], [token])[0]),
-            position=self._length,
-            length=levels,
-            warp=warp,
-            noise=noise,
-            stop=stop,
+            return Draft()
+
+        def feed(token: int) -> Steps[Tensor]:
+            return (yield from self._follow([0], [token]))[0]
+
+        return (
+            yield from draw_chain(
+                lambda: self._start(levels),
+                feed,
+                position=self._length,
+                length=levels,
+                warp=warp,
+                noise=noise,
+                stop=stop,
+            )
         )
 
     def _tree(
@@ -188,38 +190,41 @@ class HeadSession:
     ) -> Steps[Draft]:
         max_nodes = self._plan.within(budget.max_nodes)
         if max_nodes < 1:
-            return done(Draft())
+            return Draft()
         scheme = self._plan.scheme(is_greedy=warp.is_greedy)
-        return draw_tree(
-            lambda: done(self._start(levels)),
-            lambda tree, nodes: done(self._below(tree, nodes)),
-            growth=self._plan.growth(levels, max_nodes, scheme),
-            depth=levels,
-            scheme=scheme,
-            position=self._length,
-            warp=warp,
-            noise=noise,
-            stop=stop,
-            min_first_confidence=budget.min_first_confidence,
+        return (
+            yield from draw_tree(
+                lambda: self._start(levels),
+                self._below,
+                growth=self._plan.growth(levels, max_nodes, scheme),
+                depth=levels,
+                scheme=scheme,
+                position=self._length,
+                warp=warp,
+                noise=noise,
+                stop=stop,
+                min_first_confidence=budget.min_first_confidence,
+            )
         )
 
-    def _start(self, levels: int) -> Tensor:
+    def _start(self, levels: int) -> Steps[Tensor]:
+        """The logits `[V]` after the last committed token."""
         self._rows = {-1: 0}
-        with torch.inference_mode():
-            return self._whole(self._state.start(levels))[0]
+        return self._whole((yield from self._state.start(levels)))[0]
 
-    def _below(self, tree: DraftTree, nodes: Sequence[int]) -> Sequence[Tensor]:
+    def _below(self, tree: DraftTree, nodes: Sequence[int]) -> Steps[Sequence[Tensor]]:
         """The logits after some nodes of the last level, and which row is whose."""
         parents = [self._rows[tree.parents[node]] for node in nodes]
         self._rows = {node: row for row, node in enumerate(nodes)}
-        return list(self._follow(parents, [tree.tokens[node] for node in nodes]))
+        return list((yield from self._follow(parents, [tree.tokens[node] for node in nodes])))
 
-    def _follow(self, parents: Sequence[int], tokens: Sequence[int]) -> Tensor:
-        with torch.inference_mode():
-            return self._whole(self._state.follow(parents, tokens))
+    def _follow(self, parents: Sequence[int], tokens: Sequence[int]) -> Steps[Tensor]:
+        """The logits `[m, V]` after m tokens of the last level."""
+        return self._whole((yield from self._state.follow(parents, tokens)))
 
-    def _whole(self, logits: Tensor) -> Tensor:
-        return spread(logits, self._head.token_ids, self._vocab_size)
+    @torch.inference_mode()
+    def _whole(self, level: Level) -> Tensor:
+        return spread(level.logits, self._head.token_ids, self._vocab_size)
 
     def close(self) -> None:
         """See `protocols.DraftSession.close`."""

@@ -16,6 +16,7 @@ layer). Nobody else's files have a common form, so the format is Paceline's own.
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
@@ -27,7 +28,7 @@ from torch.nn import functional
 from paceline.core.hidden import Hidden
 from paceline.core.target import Need
 from paceline.core.view import TargetView
-from paceline.drafting.heads.one_shot import OneShotState
+from paceline.drafting.heads.one_shot import FinalRow, OneShotState, read_together
 from paceline.drafting.heads.vocabulary import check_token_ids
 from paceline.errors import InvalidInput, ModelError
 from paceline.models.heads.files import HeadFiles
@@ -125,16 +126,23 @@ class BlockwiseHead:
 
     def open(self, target: TargetView, capacity: int) -> OneShotState:
         """See `Head.open`."""
-        return OneShotState(lambda final, levels: self._logits(final, levels, target))
+        return OneShotState(self, target)
+
+    def score(self, work: Sequence[FinalRow]) -> list[Tensor]:
+        """See `Head.score`."""
+        return read_together(self._logits, work)
 
     def _logits(self, final: Tensor, levels: int, target: TargetView) -> Tensor:
+        """See `one_shot.Read`."""
         x = final.to(self.dtype)
-        changes = self.output(functional.relu(self.hidden(x))).view(self.num_tokens, -1)
-        states = x + changes[:levels]
+        changes = self.output(functional.relu(self.hidden(x))).view(len(x), self.num_tokens, -1)
+        states = (x[:, None] + changes[:, :levels]).flatten(0, 1)
         if self.rows is not None:
-            return self.rows(states)
-        assert target.head is not None
-        return target.head(states.to(final.dtype))
+            logits = self.rows(states)
+        else:
+            assert target.head is not None
+            logits = target.head(states.to(final.dtype))
+        return logits.view(len(x), levels, -1)
 
 
 def read_weights(files: HeadFiles) -> Weights:

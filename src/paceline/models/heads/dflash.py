@@ -16,8 +16,9 @@ from paceline.errors import InvalidInput, ModelError, UnsupportedModel
 from paceline.models.heads.files import HeadFiles
 from paceline.models.heads.format import HeadFormat, HeadOptions
 from paceline.models.heads.weights import HeadWeights, layer_config, layer_numbers, same
-from paceline.targets.heads.block import BlockHead, Chained, Markov, Recurrent
+from paceline.targets.heads.block import BlockHead
 from paceline.targets.heads.inputs import TappedLayers
+from paceline.targets.heads.tail import Confidence, Markov, Recurrent, Tail
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,8 +57,6 @@ def build_block(settings: BlockSettings, files: HeadFiles, options: HeadOptions)
     hidden, num_taps = weights.shape.hidden_size, len(settings.layers)
     weights.check_target(hidden, num_layers=max(settings.layers))
     weights.check_mask(settings.mask_token)
-    # How sure it is of each token is not used: the length of drafts is the controller's.
-    files.leave(*(key for key in files.keys if key.startswith("confidence_head.")))
     with torch.inference_mode():
         layers = tuple(weights.layer(f"layers.{n}") for n in range(weights.shape.num_layers))
         vocabulary = weights.vocabulary()
@@ -76,15 +75,14 @@ def build_block(settings: BlockSettings, files: HeadFiles, options: HeadOptions)
             settings.mask_token,
             settings.block_size,
             settings.from_first,
-            _chained(settings, weights, vocabulary.ids),
+            _tail(settings, weights, vocabulary.ids),
         )
     weights.finish("DFlash" if settings.drafter == "dflash" else "DSpark")
     return head
 
 
-def _chained(
-    settings: BlockSettings, weights: HeadWeights, ids: torch.Tensor | None
-) -> Chained | None:
+def _tail(settings: BlockSettings, weights: HeadWeights, ids: torch.Tensor | None) -> Tail | None:
+    """What a DSpark head computes from token to token."""
     kind, rank, hidden = settings.chained, settings.rank, weights.shape.hidden_size
     if kind is None:
         return None
@@ -96,13 +94,20 @@ def _chained(
     size = weights.vocab_size
     embedding = weights.matrix("markov_head.markov_w1.weight", size, rank)
     output = weights.product("markov_head.markov_w2", size if ids is None else len(ids), rank)
+    confidence = None
+    if weights.has("confidence_head.proj.weight"):
+        confidence = Confidence(
+            embedding,
+            weights.matrix("confidence_head.proj.weight", 1, hidden + rank),
+            weights.vector("confidence_head.proj.bias", 1),
+        )
     if kind == "rnn":
         joint = weights.product("markov_head.joint_proj", 3 * rank, 2 * rank + hidden)
-        return Recurrent(embedding, output, joint)
+        return Tail(Recurrent(embedding, output, joint), confidence)
     gate = None
     if kind == "gated":
         gate = weights.product("markov_head.gate_proj", rank, hidden + rank)
-    return Markov(embedding, output, gate)
+    return Tail(Markov(embedding, output, gate), confidence)
 
 
 def block_settings(files: HeadFiles, config: Mapping[str, Any], drafter: str) -> BlockSettings:

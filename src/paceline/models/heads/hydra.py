@@ -12,6 +12,7 @@ Sources: Hydra, Ankner et al. 2402.05109, section 3; the format is that of its r
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -22,7 +23,12 @@ from torch.nn import functional
 from paceline.core.hidden import Hidden
 from paceline.core.target import Need, TargetInfo
 from paceline.core.view import TargetView
-from paceline.drafting.heads.sequential import SequentialState, Stepped
+from paceline.drafting.heads.sequential import (
+    LevelRows,
+    SequentialState,
+    Stepped,
+    step_together,
+)
 from paceline.errors import InvalidInput, ModelError
 from paceline.models.heads.files import HeadFiles
 from paceline.models.heads.format import (
@@ -96,18 +102,22 @@ class HydraHead:
 
     def open(self, target: TargetView, capacity: int) -> SequentialState:
         """See `Head.open`."""
+        return SequentialState(self, target, self.layer)
 
-        def step(level: int, states: Tensor, tokens: Tensor) -> Stepped:
-            states = states.to(self.dtype)
-            if self.grounded:
-                assert target.embed is not None
-                states = torch.cat([states, target.embed(tokens).to(self.dtype)], dim=-1)
-            x = states
-            for block in self.blocks[level]:
-                x = block(x)
-            return Stepped(self.outputs[level](x), states)
+    def score(self, work: Sequence[LevelRows]) -> list[Stepped]:
+        """See `Head.score`."""
+        return step_together(self._step, work)
 
-        return SequentialState(step, self.layer)
+    def _step(self, level: int, states: Tensor, tokens: Tensor, target: TargetView) -> Stepped:
+        """See `sequential.Step`."""
+        states = states.to(self.dtype)
+        if self.grounded:
+            assert target.embed is not None
+            states = torch.cat([states, target.embed(tokens).to(self.dtype)], dim=-1)
+        x = states
+        for block in self.blocks[level]:
+            x = block(x)
+        return Stepped(self.outputs[level](x), states)
 
 
 def _read(files: HeadFiles, options: HeadOptions) -> HydraHead:

@@ -24,7 +24,7 @@ from torch.nn import functional
 from paceline.core.hidden import Hidden
 from paceline.core.target import Need
 from paceline.core.view import TargetView
-from paceline.drafting.heads.one_shot import OneShotState
+from paceline.drafting.heads.one_shot import FinalRow, OneShotState, read_together
 from paceline.drafting.heads.vocabulary import check_token_ids
 from paceline.errors import InvalidInput, ModelError
 from paceline.models.heads.files import HeadFiles
@@ -98,16 +98,25 @@ class MedusaHead:
 
     def open(self, target: TargetView, capacity: int) -> OneShotState:
         """See `Head.open`."""
-        return OneShotState(lambda final, levels: self._logits(final, levels, target))
+        return OneShotState(self, target)
+
+    def score(self, work: Sequence[FinalRow]) -> list[Tensor]:
+        """See `Head.score`."""
+        return read_together(self._logits, work)
 
     def _logits(self, final: Tensor, levels: int, target: TargetView) -> Tensor:
+        """See `one_shot.Read`."""
         states = [self._state(final.to(self.dtype), head) for head in range(levels)]
-        if not self.outputs:
+        if len(self.outputs) > 1:
+            rows = [self.outputs[head](x) for head, x in enumerate(states)]
+            return torch.stack(rows, dim=1)
+        joined = torch.stack(states, dim=1).flatten(0, 1)  # one product for all levels
+        if self.outputs:
+            logits = self.outputs[0](joined)
+        else:
             assert target.head is not None
-            return target.head(torch.cat(states).to(final.dtype))
-        if len(self.outputs) == 1:  # one product for all levels
-            return self.outputs[0](torch.cat(states))
-        return torch.cat([self.outputs[head](x) for head, x in enumerate(states)])
+            logits = target.head(joined.to(final.dtype))
+        return logits.view(len(final), levels, -1)
 
     def _state(self, x: Tensor, head: int) -> Tensor:
         for block in self.blocks[head]:

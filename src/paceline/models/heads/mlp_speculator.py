@@ -15,6 +15,7 @@ Sources: Wertheimer et al. 2404.19124, section 2; the format is that of fms-extr
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -24,7 +25,12 @@ from torch.nn import functional
 from paceline.core.hidden import Hidden
 from paceline.core.target import Need
 from paceline.core.view import TargetView
-from paceline.drafting.heads.sequential import SequentialState, Stepped
+from paceline.drafting.heads.sequential import (
+    LevelRows,
+    SequentialState,
+    Stepped,
+    step_together,
+)
 from paceline.errors import ModelError
 from paceline.models.heads.files import HeadFiles
 from paceline.models.heads.format import (
@@ -91,9 +97,14 @@ class MlpHead:
 
     def open(self, target: TargetView, capacity: int) -> SequentialState:
         """See `Head.open`."""
-        return SequentialState(self._step)
+        return SequentialState(self, target)
 
-    def _step(self, level: int, states: Tensor, tokens: Tensor) -> Stepped:
+    def score(self, work: Sequence[LevelRows]) -> list[Stepped]:
+        """See `Head.score`."""
+        return step_together(self._step, work)
+
+    def _step(self, level: int, states: Tensor, tokens: Tensor, target: TargetView) -> Stepped:
+        """See `sequential.Step`."""
         states = states.to(self.dtype)
         if level == 0 and self.scale_input:
             states = _normed(states) / math.sqrt(2)

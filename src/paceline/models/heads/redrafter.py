@@ -16,6 +16,7 @@ Sources: Cheng et al. 2403.09919, section 3.1; the format is that of its reposit
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -26,7 +27,12 @@ from torch.nn import functional
 from paceline.core.hidden import Hidden
 from paceline.core.target import Need
 from paceline.core.view import TargetView
-from paceline.drafting.heads.sequential import SequentialState, Stepped
+from paceline.drafting.heads.sequential import (
+    LevelRows,
+    SequentialState,
+    Stepped,
+    step_together,
+)
 from paceline.errors import ModelError
 from paceline.models.heads.files import HeadFiles
 from paceline.models.heads.format import (
@@ -98,17 +104,16 @@ class RedrafterHead:
 
     def open(self, target: TargetView, capacity: int) -> SequentialState:
         """See `Head.open`."""
+        return SequentialState(self, target)
+
+    def score(self, work: Sequence[LevelRows]) -> list[Stepped]:
+        """See `Head.score`."""
+        return step_together(self._step, work)
+
+    def _step(self, level: int, states: Tensor, tokens: Tensor, target: TargetView) -> Stepped:
+        """See `sequential.Step`: rows carry `[c; s]`; before the first level there is only c."""
         assert target.embed is not None
-        embed = target.embed
-
-        def step(level: int, states: Tensor, tokens: Tensor) -> Stepped:
-            return self._step(level, states, embed(tokens))
-
-        return SequentialState(step)
-
-    def _step(self, level: int, states: Tensor, embedded: Tensor) -> Stepped:
-        """The carried states are `[c; s]`; before the first level there is only c."""
-        embedded, states = embedded.to(self.dtype), states.to(self.dtype)
+        embedded, states = target.embed(tokens).to(self.dtype), states.to(self.dtype)
         context = states[:, : embedded.shape[1]]
         before = torch.zeros_like(context) if level == 0 else states[:, embedded.shape[1] :]
         mix = torch.add if self.recurrence is None else self.recurrence

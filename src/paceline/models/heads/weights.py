@@ -135,6 +135,10 @@ class HeadWeights:
             num_layers=num_layers,
         )
 
+    def has(self, name: str) -> bool:
+        """Whether there is such a weight."""
+        return name in self._weights
+
     def vector(self, name: str, size: int) -> Tensor:
         """A weight of this many numbers."""
         return self._reader.vector(name, size)

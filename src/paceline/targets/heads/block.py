@@ -11,99 +11,54 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from paceline.core.hidden import Hidden, HiddenStates
+from paceline.core.passes import run
+from paceline.core.protocols import Ask, Steps
 from paceline.core.target import Need
 from paceline.core.view import TargetView
-from paceline.kernels.linear import Linear
+from paceline.drafting.heads.contract import Level
 from paceline.targets.attention import Pass, Segment
 from paceline.targets.dense.layer import Layer, LayerMath
 from paceline.targets.heads.inputs import TappedLayers
 from paceline.targets.heads.network import Vocabulary, check_view
+from paceline.targets.heads.tail import Tail, TailRows, TailSaid
 from paceline.targets.state.kv import KeyValueCache
 
 READ_ROWS = 512
 """Final tokens wait for the next draft, up to this many: a head that is not asked costs little."""
 
 
-class Chained(Protocol):
-    """What a token of a block adds to the logits of the next (the sequential head of DSpark)."""
-
-    @property
-    def rank(self) -> int:
-        """The width of its state."""
-        ...
-
-    def __call__(self, states: Tensor, tokens: Tensor, before: Tensor) -> tuple[Tensor, Tensor]:
-        """What is added to the logits `[n, Vh]`, and the state `[n, rank]` of what follows.
-
-        Args:
-            states: `[n, hidden]`, the block's states before the output head.
-            tokens: the n tokens before.
-            before: `[n, rank]`, the states that go with them; zeros for the first.
-        """
-        ...
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Markov:
-    """W2 W1[x], or gated by the block's state (DSpark 3.1).
+class BlockRows(NamedTuple):
+    """What one sequence asks for: its new final rows, and perhaps a block after them.
 
     Args:
-        embedding: W1, `[V, rank]`.
-        output: W2, `[Vh, rank]`.
-        gate: from state and embedding side by side to a gate, `[rank, hidden + rank]`; None for
-            none.
+        hidden: the target's states of the new final rows; None if there are none.
+        last: the last token, which the block begins with; None for no block.
+        cache: the keys and values of its final rows.
+        target: the target, which all sequences share.
     """
 
-    embedding: Tensor
-    output: Linear
-    gate: Linear | None = None
+    hidden: HiddenStates | None
+    last: int | None
+    cache: KeyValueCache
+    target: TargetView
 
     @property
-    def rank(self) -> int:
-        """See `Chained`."""
-        return self.embedding.shape[1]
-
-    def __call__(self, states: Tensor, tokens: Tensor, before: Tensor) -> tuple[Tensor, Tensor]:
-        """See `Chained`: nothing is carried on."""
-        x = self.embedding[tokens].to(states.dtype)
-        if self.gate is not None:
-            x = self.gate(torch.cat([states, x], dim=-1)).sigmoid() * x
-        return self.output(x), before
+    def end(self) -> int:
+        """The number of final rows, the new ones included."""
+        return self.cache.length + (0 if self.hidden is None else self.hidden.num_rows)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Recurrent:
-    """A state s that goes from token to token (DSpark 3.1): g, c, o = W [s; W1[x]; h].
+class Block(NamedTuple):
+    """The states `[levels, hidden]` of a block before the output head, and their logits."""
 
-    s <- sigmoid(g) s + (1 - sigmoid(g)) tanh(c), and W2 tanh(o) is added.
-
-    Args:
-        embedding: W1, `[V, rank]`.
-        output: W2, `[Vh, rank]`.
-        joint: W, `[3 rank, 2 rank + hidden]`.
-    """
-
-    embedding: Tensor
-    output: Linear
-    joint: Linear
-
-    @property
-    def rank(self) -> int:
-        """See `Chained`."""
-        return self.embedding.shape[1]
-
-    def __call__(self, states: Tensor, tokens: Tensor, before: Tensor) -> tuple[Tensor, Tensor]:
-        """See `Chained`."""
-        x = self.embedding[tokens].to(states.dtype)
-        g, c, o = self.joint(torch.cat([before, x, states], dim=-1)).chunk(3, dim=-1)
-        gate = g.sigmoid()
-        return self.output(o.tanh()), gate * before + (1 - gate) * c.tanh()
+    states: Tensor
+    logits: Tensor
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -123,7 +78,7 @@ class BlockHead:
         block_size: the rows of a block.
         from_first: whether the first row, that of the last token, predicts the next one; if not, a
             row predicts its own place, and the first is not used.
-        chained: what a drafted token adds to the logits of the next; None for nothing.
+        tail: what a drafted token says of the next; None for nothing.
     """
 
     name: str
@@ -137,7 +92,7 @@ class BlockHead:
     mask_token: int
     block_size: int
     from_first: bool
-    chained: Chained | None = field(default=None, repr=False)
+    tail: Tail | None = field(default=None, repr=False)
 
     @property
     def needs(self) -> frozenset[Need | Hidden]:
@@ -166,33 +121,64 @@ class BlockHead:
         check_view(self.name, self.needs, self.fuse.width, self.vocabulary, target)
         return BlockState(self, target, capacity)
 
-    def write(self, hidden: HiddenStates, cache: KeyValueCache) -> None:
-        """Keep keys and values of final rows, in every layer, after those that are kept."""
-        math, length, rows = self.math, cache.length, hidden.num_rows
+    @torch.inference_mode()
+    def score(self, work: Sequence[BlockRows]) -> list[Block | None]:
+        """See `contract.Head.score`: keys and values of final rows are written, not kept."""
+        self._write([one for one in work if one.hidden is not None])
+        found = iter(self._run([one for one in work if one.last is not None]))
+        return [None if one.last is None else next(found) for one in work]
+
+    def _write(self, work: Sequence[BlockRows]) -> None:
+        """Write keys and values of final rows, in every layer, after those that are kept."""
+        if not work:
+            return
+        math = self.math
+        hidden = HiddenStates.join([one.hidden for one in work if one.hidden is not None])
         context = math.norm(self.fuse(math, hidden), self.fused_norm)
-        padded = math.pad(context)
-        angles = math.angles(torch.arange(length, length + rows, device=math.device))
-        cache.begin(length, length + rows)
+        padded, rows = math.pad(context), hidden.num_rows
+        sizes = [one.end - one.cache.length for one in work]
+        for one in work:
+            one.cache.begin(one.cache.length, one.end)
+        angles = math.angles(_positions([(one.cache.length, one.end) for one in work], math.device))
         for number, layer in enumerate(self.layers):
             turned, values = math.heads(layer, padded, rows, angles)
-            cache.write(number, turned[math.architecture.num_heads :], values, length)
-        cache.keep(range(length, length + rows))
+            keys = turned[math.architecture.num_heads :]
+            parts = zip(work, keys.split(sizes, dim=1), values.split(sizes, dim=1), strict=True)
+            for one, own_keys, own_values in parts:
+                one.cache.write(number, own_keys, own_values, one.cache.length)
 
-    def run(self, embedded: Tensor, cache: KeyValueCache) -> Tensor:
-        """The states `[block, hidden]` before the output head, of rows after the final ones."""
-        math, start, rows = self.math, cache.length, len(embedded)
-        positions = torch.arange(start, start + rows, device=math.device)
-        cache.begin(start, start + rows)
+    def _run(self, work: Sequence[BlockRows]) -> list[Block]:
+        """The blocks that follow the final rows, each a pass over its own."""
+        if not work:
+            return []
+        math, rows = self.math, self.block_size
+        masks = [self.mask_token] * (rows - 1)
+        tokens = [token for one in work for token in (one.last, *masks)]
+        positions = _positions([(one.end, one.end + rows) for one in work], math.device)
         seen = torch.ones(rows, rows, dtype=torch.bool)
-        segment = Segment(cache, 0, rows, start, seen, start + rows)
-        batch = Pass(positions, positions, [segment], positions[:0])
-        angles, x = math.angles(positions), math.pad(embedded.to(math.device, math.dtype))
-        for number, layer in enumerate(self.layers):
+        segments = []
+        for number, one in enumerate(work):
+            one.cache.begin(one.end, one.end + rows)
+            segments.append(Segment(one.cache, number * rows, rows, one.end, seen, one.end + rows))
+        batch = Pass(positions, positions, segments, positions[:0])
+        embed = self.vocabulary.embed(work[0].target)
+        embedded = embed(torch.tensor(tokens, device=math.device)).to(math.device, math.dtype)
+        angles, x = math.angles(positions), math.pad(embedded)
+        for layer_number, layer in enumerate(self.layers):
             assert layer.input_norm is not None
             inputs = math.norm(x, layer.input_norm)
-            x = math.feed_forward(layer, math.attention(number, layer, inputs, x, batch, angles))
-        states = math.norm(x[:rows], self.norm)
-        return states if self.from_first else states[1:]
+            x = math.attention(layer_number, layer, inputs, x, batch, angles)
+            x = math.feed_forward(layer, x)
+        states = math.norm(x[: len(tokens)], self.norm).view(len(work), rows, -1)
+        states = states[:, rows - self.max_levels :]
+        logits = self.vocabulary.logits(work[0].target)(states.flatten(0, 1))
+        return [
+            Block(*both) for both in zip(states, logits.view(*states.shape[:2], -1), strict=True)
+        ]
+
+
+def _positions(ranges: Sequence[tuple[int, int]], device: torch.device) -> Tensor:
+    return torch.cat([torch.arange(*one, device=device) for one in ranges])
 
 
 class BlockState:
@@ -205,61 +191,64 @@ class BlockState:
     """
 
     def __init__(self, head: BlockHead, view: TargetView, capacity: int) -> None:
-        self._head, self._cache = head, KeyValueCache(capacity)
-        self._embed, self._logits = head.vocabulary.embed(view), head.vocabulary.logits(view)
+        self._head, self._view, self._cache = head, view, KeyValueCache(capacity)
         self._waiting: list[HiddenStates] = []
         self._num_waiting = 0
         self._last = 0
-        self._states: Tensor | None = None
+        self._block: Block | None = None
 
     def observe(self, hidden: HiddenStates, tokens: Sequence[int]) -> None:
         """See `contract.HeadState.observe`."""
         # A copy: the rows may be a view of all that a pass computed.
         self._waiting.append(hidden.rows(range(hidden.num_rows)))
         self._num_waiting += len(tokens)
-        self._last, self._states = tokens[-1], None
+        self._last, self._block = tokens[-1], None
         if self._num_waiting > READ_ROWS:
-            self._read()
+            run(self._read(None))
 
-    def start(self, levels: int) -> Tensor:
+    def start(self, levels: int) -> Steps[Level]:
         """See `contract.HeadState.start`."""
-        head = self._head
-        if self._num_waiting:
-            self._read()
-        if self._states is None:
-            masks = [head.mask_token] * (head.block_size - 1)
-            block = torch.tensor([self._last, *masks], device=head.math.device)
-            self._states = head.run(self._embed(block), self._cache)
-            self._base = self._logits(self._states)
+        if self._block is None:
+            self._block = yield from self._read(self._last)
+        assert self._block is not None
         self._level = 0
-        rank = 0 if head.chained is None else head.chained.rank
-        self._carried = self._states.new_zeros(1, rank)
-        return self._after([0], [self._last])
+        rank = 0 if self._head.tail is None else self._head.tail.rank
+        self._carried = self._block.states.new_zeros(1, rank)
+        return (yield from self._after([0], [self._last]))
 
-    def follow(self, parents: Sequence[int], tokens: Sequence[int]) -> Tensor:
+    def follow(self, parents: Sequence[int], tokens: Sequence[int]) -> Steps[Level]:
         """See `contract.HeadState.follow`."""
         self._level += 1
-        return self._after(parents, tokens)
+        return (yield from self._after(parents, tokens))
 
     def close(self) -> None:
         """See `contract.HeadState.close`."""
-        self._cache, self._states = KeyValueCache(0), None
+        self._cache, self._block = KeyValueCache(0), None
         self._waiting.clear()
 
-    def _read(self) -> None:
-        self._head.write(HiddenStates.join(self._waiting), self._cache)
+    def _read(self, last: int | None) -> Steps[Block | None]:
+        """Keep the final rows that wait, and run a block after them if there is a last token."""
+        hidden = HiddenStates.join(self._waiting) if self._waiting else None
         self._waiting.clear()
         self._num_waiting = 0
+        rows = BlockRows(hidden, last, self._cache, self._view)
+        block: Block | None = yield Ask(self._head, rows)
+        self._cache.keep(range(self._cache.length, rows.end))
+        return block
 
-    def _after(self, parents: Sequence[int], tokens: Sequence[int]) -> Tensor:
+    def _after(self, parents: Sequence[int], tokens: Sequence[int]) -> Steps[Level]:
         """The logits of this level after some tokens of the level before."""
-        count, chained = len(tokens), self._head.chained
-        logits = self._base[self._level].expand(count, -1)
-        if chained is None:
-            return logits
-        assert self._states is not None
-        device = self._states.device
-        states = self._states[self._level].expand(count, -1)
-        before = self._carried[torch.tensor(parents, device=device)]
-        added, self._carried = chained(states, torch.tensor(tokens, device=device), before)
-        return logits + added
+        block, count, tail = self._block, len(tokens), self._head.tail
+        assert block is not None
+        logits = block.logits[self._level].expand(count, -1)
+        if tail is None:
+            return Level(logits)
+        device = block.states.device
+        rows = TailRows(
+            block.states[self._level].expand(count, -1),
+            torch.tensor(tokens, device=device),
+            self._carried[torch.tensor(parents, device=device)],
+        )
+        said: TailSaid = yield Ask(tail, rows)
+        self._carried = said.carried
+        return Level(logits if said.added is None else logits + said.added, said.acceptance)

@@ -15,8 +15,11 @@ import torch
 from torch import Tensor
 
 from paceline.core.hidden import Hidden, HiddenStates
+from paceline.core.passes import done, run
+from paceline.core.protocols import Ask, Scorer, Steps
 from paceline.core.target import Need
 from paceline.core.view import TargetView
+from paceline.drafting.heads.contract import Level
 from paceline.targets.attention import Pass, Segment
 from paceline.targets.heads.model_layer import ModelLayerNetwork
 from paceline.targets.heads.network import FeatureNetwork, check_view
@@ -30,56 +33,122 @@ Network = FeatureNetwork | ModelLayerNetwork
 """A head's weights: its layers are the lean decoder's, or one of transformers'."""
 
 
-class _Rows(NamedTuple):
-    """Rows that went through the head, as what follows them needs them.
+class Rows(NamedTuple):
+    """One sequence's rows in a pass of the head: those of final tokens first, then others.
 
     Args:
-        states: `[n, hidden]`, before the output head.
-        fed: `[n, hidden]`, the features of rows that follow.
-        paths: of each row the drafted rows that it sees, itself included.
+        tokens: the token of each row.
+        hidden: the target's states of the first rows, to be fused; None for none.
+        features: `[n, hidden]`, the features of the other rows.
+        positions: of each row.
+        cache: the keys and values of the sequence, whose end they stand after.
+        start: the row of the cache at which they are written.
+        visible: see `attention.Segment`.
+        num_said: how many rows, the last ones, are to say what follows them.
+        target: the target, which all sequences share.
     """
 
-    states: Tensor
+    tokens: Sequence[int]
+    hidden: HiddenStates | None
+    features: Sequence[Tensor]
+    positions: Sequence[int]
+    cache: KeyValueCache
+    start: int
+    visible: Tensor | None
+    num_said: int
+    target: TargetView
+
+
+class Said(NamedTuple):
+    """What a pass gave for the rows of a sequence that say something.
+
+    Args:
+        logits: `[n, Vh]`.
+        fed: `[n, hidden]`, the features of rows that follow.
+    """
+
+    logits: Tensor
     fed: Tensor
+
+
+class _Level(NamedTuple):
+    """The last level, and of each of its rows the drafted rows that it sees, itself included."""
+
+    said: Said
     paths: list[list[int]]
+
+
+@torch.inference_mode()
+def run_together(network: Network, work: Sequence[Rows]) -> list[Said]:
+    """One pass of the head over the rows of several sequences."""
+    device = network.math.device
+    given = [one.hidden for one in work if one.hidden is not None]
+    fused: list[Tensor] = []
+    if given:
+        sizes = [states.num_rows for states in given]
+        fused = [*network.fuse(network.math, HiddenStates.join(given)).split(sizes)]
+    features: list[Tensor] = []
+    segments: list[Segment] = []
+    said: list[int] = []
+    first = 0
+    for one in work:
+        if one.hidden is not None:
+            features.append(fused.pop(0))
+        features += one.features
+        rows = len(one.tokens)
+        end = one.start + rows
+        one.cache.begin(one.start, end)
+        seen = one.cache.length
+        segments.append(Segment(one.cache, first, rows, one.start, one.visible, end, seen))
+        first += rows
+        said += range(first - one.num_said, first)
+    tokens = torch.tensor([token for one in work for token in one.tokens], device=device)
+    positions = torch.tensor([place for one in work for place in one.positions], device=device)
+    vocabulary, target = network.vocabulary, work[0].target
+    batch = Pass(tokens, positions, segments, tokens[:0])
+    states, fed = network.run(vocabulary.embed(target)(tokens), torch.cat(features), batch)
+    at = torch.tensor(said, device=device)
+    sizes = [one.num_said for one in work]
+    logits = vocabulary.logits(target)(states[at]).split(sizes)
+    return [Said(*parts) for parts in zip(logits, fed[at].split(sizes), strict=True)]
 
 
 class FeatureState:
     """See `drafting.heads.contract.HeadState`.
 
     Args:
-        network: the head.
+        head: who runs `Rows`, by `run_together`.
+        network: its weights.
         view: the target, on this sequence.
         capacity: the longest sequence, prompt and answer together.
     """
 
-    def __init__(self, network: Network, view: TargetView, capacity: int) -> None:
+    def __init__(self, head: Scorer, network: Network, view: TargetView, capacity: int) -> None:
         check_view(network.name, network.needs, network.fuse.width, network.vocabulary, view)
-        self._network = network
-        self._embed, self._logits = network.vocabulary.embed(view), network.vocabulary.logits(view)
+        self._head, self._network, self._view = head, network, view
         self._cache = KeyValueCache(capacity)
-        self._waiting: list[tuple[Sequence[int], Tensor]] = []
+        self._waiting: list[tuple[Sequence[int], HiddenStates]] = []
         self._num_waiting = 0
-        self._last: _Rows | None = None
-        self._level: _Rows | None = None
+        self._last: Said | None = None
+        self._level: _Level | None = None
         self._num_drafted = 0
 
     def observe(self, hidden: HiddenStates, tokens: Sequence[int]) -> None:
         """See `contract.HeadState.observe`."""
-        self._waiting.append((tokens, self._network.fuse(self._network.math, hidden)))
+        # A copy: the rows may be a view of all that a pass computed.
+        self._waiting.append((tokens, hidden.rows(range(hidden.num_rows))))
         self._num_waiting += len(tokens)
         if self._num_waiting > READ_ROWS:
-            self._read()
+            run(self._read())
 
-    def start(self, levels: int) -> Tensor:
+    def start(self, levels: int) -> Steps[Level]:
         """See `contract.HeadState.start`."""
-        if self._num_waiting:
-            self._read()
-        assert self._last is not None
-        self._level, self._num_drafted = self._last, 0
-        return self._logits(self._last.states)
+        last = (yield from self._read()) if self._num_waiting else self._last
+        assert last is not None
+        self._level, self._num_drafted = _Level(last, [[]]), 0
+        return Level(last.logits)
 
-    def follow(self, parents: Sequence[int], tokens: Sequence[int]) -> Tensor:
+    def follow(self, parents: Sequence[int], tokens: Sequence[int]) -> Steps[Level]:
         """See `contract.HeadState.follow`."""
         above, first, length = self._level, self._num_drafted, self._cache.length
         assert above is not None
@@ -88,61 +157,73 @@ class FeatureState:
         visible = torch.zeros(len(tokens), first + len(tokens), dtype=torch.bool)
         for row, path in enumerate(paths):
             visible[row, path] = True
-        states, fed = self._pass(
+        fed = above.said.fed
+        said: Said = yield self._ask(
             tokens,
-            above.fed[torch.tensor(parents, device=above.fed.device)],
+            None,
+            [fed[torch.tensor(parents, device=fed.device)]],
             [length + len(path) - 1 for path in paths],
             length + first,
             visible,
+            len(tokens),
         )
-        self._level, self._num_drafted = _Rows(states, fed, paths), first + len(tokens)
-        return self._logits(states)
+        self._level, self._num_drafted = _Level(said, paths), first + len(tokens)
+        return Level(said.logits)
 
     def close(self) -> None:
         """See `contract.HeadState.close`."""
         self._cache, self._last, self._level = KeyValueCache(0), None, None
         self._waiting.clear()
 
-    def _read(self) -> None:
-        """Run the final tokens that wait."""
-        states, fed = self._run_waiting(0)
-        self._last = _Rows(states[-1:].clone(), fed[-1:].clone(), [[]])
+    def _read(self) -> Steps[Said]:
+        """Run the final tokens that wait; what the last of them says."""
+        said = yield from self._run_waiting(0)
+        return self._keep(said, 0)
 
-    def _run_waiting(self, masks: int) -> tuple[Tensor, Tensor]:
+    def _run_waiting(self, masks: int) -> Steps[Said]:
         """One pass over the final tokens that wait, which are kept, and unknown ones after them."""
         network, length = self._network, self._cache.length
         tokens = [token for part, _ in self._waiting for token in part]
-        features = [part for _, part in self._waiting]
-        if masks:
-            assert network.mask_feature is not None
-            features.append(network.mask_feature.expand(masks, -1))
+        given = [part for _, part in self._waiting]
         self._waiting.clear()
         self._num_waiting = 0
+        unknown: list[Tensor] = []
+        if masks:
+            assert network.mask_feature is not None
+            unknown = [network.mask_feature.expand(masks, -1)]
         end = length + len(tokens)
-        out = self._pass(
+        said: Said = yield self._ask(
             [*tokens, *[network.mask_token] * masks],
-            torch.cat(features),
+            HiddenStates.join(given) if given else None,
+            unknown,
             range(length, end + masks),
             length,
+            None,
+            masks + bool(tokens),
         )
         self._cache.keep(range(length, end))
-        return out
+        return said
 
-    def _pass(
+    def _keep(self, said: Said, row: int) -> Said:
+        """Remember what the last final token says; a copy, since the rest is not needed."""
+        at = slice(row, row + 1)
+        self._last = Said(said.logits[at].clone(), said.fed[at].clone())
+        return self._last
+
+    def _ask(
         self,
         tokens: Sequence[int],
-        features: Tensor,
+        hidden: HiddenStates | None,
+        features: Sequence[Tensor],
         positions: Sequence[int],
         start: int,
-        visible: Tensor | None = None,
-    ) -> tuple[Tensor, Tensor]:
-        """One pass over rows from `start` on, which see what is final and what `visible` says."""
-        length, end, device = self._cache.length, start + len(tokens), self._network.math.device
-        ids = torch.tensor(tokens, device=device)
-        self._cache.begin(start, end)
-        segment = Segment(self._cache, 0, len(tokens), start, visible, end, length)
-        batch = Pass(ids, torch.tensor(positions, device=device), [segment], ids[:0])
-        return self._network.run(self._embed(ids), features, batch)
+        visible: Tensor | None,
+        num_said: int,
+    ) -> Ask:
+        """A pass over rows from `start` on, which see what is final and what `visible` says."""
+        cache, target = self._cache, self._view
+        rows = Rows(tokens, hidden, features, positions, cache, start, visible, num_said, target)
+        return Ask(self._head, rows)
 
 
 class ParallelState(FeatureState):
@@ -151,28 +232,23 @@ class ParallelState(FeatureState):
     Source: 2602.01469. A row sees the final tokens and the rows without a token before it.
     """
 
-    def start(self, levels: int) -> Tensor:
+    def start(self, levels: int) -> Steps[Level]:
         """See `contract.HeadState.start`."""
-        known = self._last
-        masks = levels - 1
-        if self._num_waiting or masks:
-            num_waiting = self._num_waiting
-            states, fed = self._run_waiting(masks)
-            if num_waiting:
-                at = slice(num_waiting - 1, num_waiting)
-                known = self._last = _Rows(states[at].clone(), fed[at].clone(), [[]])
-            assert known is not None
-            states = torch.cat([known.states, states[num_waiting:]])
-        else:
-            assert known is not None
-            states = known.states
-        self._all, self._number = self._logits(states), 0
-        return self._all[:1]
+        known, masks = self._last, levels - 1
+        has_new = self._num_waiting > 0
+        logits = [] if known is None or has_new else [known.logits]
+        if has_new or masks:
+            said = yield from self._run_waiting(masks)
+            logits.append(said.logits)
+            if has_new:
+                self._keep(said, 0)
+        self._all, self._number = torch.cat(logits), 0
+        return Level(self._all[:1])
 
-    def follow(self, parents: Sequence[int], tokens: Sequence[int]) -> Tensor:
+    def follow(self, parents: Sequence[int], tokens: Sequence[int]) -> Steps[Level]:
         """See `contract.HeadState.follow`: the next level does not depend on the tokens."""
         self._number += 1
-        return self._all[self._number].expand(len(tokens), -1)
+        return done(Level(self._all[self._number].expand(len(tokens), -1)))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -211,5 +287,9 @@ class FeatureHead:
 
     def open(self, target: TargetView, capacity: int) -> FeatureState:
         """See `contract.Head.open`."""
-        parallel = self.network.mask_feature is not None
-        return (ParallelState if parallel else FeatureState)(self.network, target, capacity)
+        kind = FeatureState if self.network.mask_feature is None else ParallelState
+        return kind(self, self.network, target, capacity)
+
+    def score(self, work: Sequence[Rows]) -> list[Said]:
+        """See `contract.Head.score`."""
+        return run_together(self.network, work)
