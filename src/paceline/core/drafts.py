@@ -8,7 +8,7 @@ vocabulary is called a *law* for short.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import NamedTuple
 
@@ -99,6 +99,8 @@ class Draft:
         aux: extra rows to score, for the drafter's own use; None for none.
         confidence: the drafter's own estimate of the probability that each token is accepted, given
             that its parent is; None if it has none. Used by controllers; verifiers ignore it.
+        is_foreseen: whether each confidence was known before its token was drawn, from the tokens
+            before it alone, so that a token may be left out because of it (rule 2 of `protocols`).
         drafter: the name of the drafter that made it, if one drafter combines several.
 
     Raises:
@@ -116,6 +118,7 @@ class Draft:
     aux: Auxiliary | None = None
     confidence: tuple[float, ...] | None = None
     drafter: str | None = None
+    is_foreseen: bool = False
 
     def __post_init__(self) -> None:
         n = len(self.tokens)
@@ -175,6 +178,22 @@ class Draft:
             depths.append(1 if parent == ROOT else depths[parent] + 1)
         return max(depths, default=0)
 
+    def first(self, count: int) -> Draft:
+        """The first `count` nodes, without auxiliary rows.
+
+        >>> Draft(tokens=(5, 7, 9)).first(2).tokens
+        (5, 7)
+        """
+        assert self.parents is not None
+        return replace(
+            self,
+            tokens=self.tokens[:count],
+            parents=self.parents[:count],
+            probs=None if self.probs is None else self.probs[:count],
+            confidence=None if self.confidence is None else self.confidence[:count],
+            aux=None,
+        )
+
     def law(self, node: int) -> Tensor | None:
         """The distribution q of `node`; None for a point mass."""
         return None if self.probs is None else self.probs[node]
@@ -226,7 +245,8 @@ class Budget(NamedTuple):
         max_nodes: the maximum number of tokens in total, for tree drafters; None leaves it to the
             drafter.
         min_confidence: a drafter that has confidences stops *after* a token whose confidence is
-            below this. The token itself is kept (rule 2 of `protocols`).
+            below this. The token itself is kept (rule 2 of `protocols`). One that foresees them
+            (`Draft.is_foreseen`) stops before it.
         entropy_bound: a drafter that has distributions stops *before* it draws where
             `1 - sqrt(.2 * entropy) < entropy_bound` (AdaEDL, arXiv 2410.18351).
         drafter: the name of the drafter to use, for a drafter that combines several; None leaves

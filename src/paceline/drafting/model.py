@@ -187,7 +187,11 @@ class Stop(NamedTuple):
         return acceptance_bound(belief, self.entropy_factor) < self.entropy_bound
 
     def after(self, confidence: Sequence[float]) -> bool:
-        """Whether to stop after the last token of a path, which is kept."""
+        """Whether the last token of a path is too unsure.
+
+        Where the confidence says something of the token that was drawn, the token is kept, and the
+        path ends after it; where it was known before, it ends before the draw.
+        """
         if confidence[-1] < self.min_confidence:
             return True
         return math.prod(confidence) < self.min_path_confidence
@@ -202,6 +206,7 @@ def draw_chain(
     warp: Warp,
     noise: Noise,
     stop: Stop,
+    foresee: Callable[[], float | None] = lambda: None,
 ) -> Steps[Draft]:
     """Draw a chain, token by token, each from the distribution that is submitted with it.
 
@@ -216,10 +221,14 @@ def draw_chain(
         length: the most tokens, at least 1.
         warp, noise: see `protocols.DraftSession.propose`.
         stop: when to end early.
+        foresee: the drafter's own estimate, from what was drafted before, of the probability that
+            the next token is accepted; asked once the logits are there. None if it has none: then
+            the confidence in a token is its probability.
     """
     tokens: list[int] = []
     laws: list[Tensor] = []
     confidence: list[float] = []
+    foreseen = None
     logits = yield from start()
     while True:
         try:
@@ -227,19 +236,21 @@ def draw_chain(
         except NoTokenLeft:
             break  # the draft model has no mass on the tokens that the options allow
         belief = logits.softmax(dim=-1) if warp.is_greedy else q
-        if stop.before(belief):
+        foreseen = foresee()
+        if stop.before(belief) or (foreseen is not None and stop.after([*confidence, foreseen])):
             break
         token = noise.sample(q, position + len(tokens), Purpose.DRAFT)
         tokens.append(token)
         laws.append(q)
-        confidence.append(float(belief[token]))
-        if len(tokens) == length or stop.after(confidence):
+        confidence.append(float(belief[token]) if foreseen is None else foreseen)
+        if len(tokens) == length or (foreseen is None and stop.after(confidence)):
             break
         logits = yield from feed(token)
     return Draft(
         tuple(tokens),
         probs=None if warp.is_greedy else tuple(laws),
         confidence=tuple(confidence),
+        is_foreseen=foreseen is not None,
     )
 
 

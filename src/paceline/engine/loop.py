@@ -9,6 +9,7 @@ from time import monotonic, perf_counter
 
 from paceline.core.events import Event, Failed, FinishReason
 from paceline.core.protocols import Target
+from paceline.engine.admission import Admission
 from paceline.engine.gather import advance_together, score_each
 from paceline.engine.request import Request, StopRule
 from paceline.engine.scheduler import Load, Scheduler
@@ -34,6 +35,8 @@ class Engine:
         max_waiting: how many may wait beyond those whose turn comes at the next step. None has no
             limit.
         clock: seconds that only rise, for the time limits of requests.
+        admission: cuts the drafts of a round to what a pass over all of them is worth; None scores
+            them as they are.
 
     Example:
         >>> engine = Engine(target)  # doctest: +SKIP
@@ -50,9 +53,10 @@ class Engine:
         prefill_rows: int = PREFILL_ROWS,
         max_sequences: int | None = None,
         max_waiting: int | None = None,
+        admission: Admission | None = None,
         clock: Callable[[], float] = monotonic,
     ) -> None:
-        self._target, self._clock = target, clock
+        self._target, self._admission, self._clock = target, admission, clock
         self._scheduler = Scheduler(prefill_rows, max_sequences, max_waiting)
         self._count = 0
         self._stepping = False
@@ -114,8 +118,14 @@ class Engine:
         for sequence in drafting:
             if sequence.drafting().error is not None:
                 yield from self._attempt(sequence, sequence.check_drafting)
-        chosen = [s for s in drafting if s.has_draft] + scheduler.prompts()
-        work = [sequence.work() for sequence in chosen]
+        drafted, prompts = [s for s in drafting if s.has_draft], scheduler.prompts()
+        chosen, chunks = [*drafted, *prompts], [sequence.work() for sequence in prompts]
+        if self._admission is not None and drafted:
+            rows = sum(chunk.num_rows for chunk in chunks)
+            cut = self._admission.cut([s.draft for s in drafted], other_rows=rows)
+            for sequence, draft in zip(drafted, cut, strict=True):
+                sequence.drafting().draft = draft
+        work = [*(sequence.work() for sequence in drafted), *chunks]
         start = perf_counter()
         answers = score_each(self._target, work) if work else ()
         shared = SharedPass.of(work, perf_counter() - start)

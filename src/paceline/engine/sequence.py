@@ -163,15 +163,21 @@ class ActiveSequence:
         """Whether the draft of this round is made."""
         return self._drafting is not None and self._drafting.draft is not None
 
+    @property
+    def draft(self) -> Draft:
+        """The draft of this round, which is made."""
+        draft = self.drafting().draft
+        assert draft is not None
+        return draft
+
     def work(self) -> Work:
         """This sequence's part of the next pass: its draft, or a chunk of its prompt."""
         if self.stage is Stage.READING:
             chunk = self.next_chunk(self._prefill_rows)
             return Work(self.slot, chunk, logits=False, hidden=self.hidden)
-        drafting = self.drafting()
-        self._drafting, self.draft_seconds = None, drafting.seconds
-        assert drafting.draft is not None
-        return Work(self.slot, self.tokens[-1:], drafting.draft, hidden=self.hidden)
+        draft = self.draft
+        self.draft_seconds, self._drafting = self.drafting().seconds, None
+        return Work(self.slot, self.tokens[-1:], draft, hidden=self.hidden)
 
     def take(self, item: Work, answer: Answer, shared: SharedPass) -> Event | None:
         """Go on with what the pass said of `item`."""

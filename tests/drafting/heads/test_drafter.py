@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
 import torch
 
+from paceline.controllers.confidence import ConfidenceController
 from paceline.core.drafts import Budget, Draft, Scheme
 from paceline.core.passes import drive
-from paceline.core.protocols import Verifier
+from paceline.core.protocols import Steps, Verifier
 from paceline.core.sampling import SamplingParams
 from paceline.core.target import Committed
 from paceline.drafters.cascade import CascadeDrafter
@@ -17,6 +19,7 @@ from paceline.drafters.head import AnyHeadDrafter
 from paceline.drafters.hybrid import HybridDrafter
 from paceline.drafters.medusa import MedusaDrafter
 from paceline.drafters.ngram import NgramDrafter
+from paceline.drafting.heads.contract import Level
 from paceline.drafting.heads.vocabulary import check_token_ids, spread
 from paceline.errors import InvalidInput
 from paceline.sampling.noise import SeededNoise
@@ -122,7 +125,13 @@ def test_rows_come_in_parts_and_with_their_tokens() -> None:
 
 
 def proposal(
-    head: Any, budget: Budget, prompt: tuple[int, ...] = (0, 1, 2), **settings: Any
+    head: Any,
+    budget: Budget,
+    prompt: tuple[int, ...] = (0, 1, 2),
+    *,
+    seed: int = 0,
+    temperature: float = 1.0,
+    **settings: Any,
 ) -> Draft:
     table = scripted_table()
     session = ScriptedDrafter(head, **settings).open(table.view(table.open(30)), 30)
@@ -132,7 +141,8 @@ def proposal(
         else None
     )
     session.observe(Committed(prompt, hidden=hidden))
-    return drive(session.propose(budget, SamplingWarp(WARM, prompt), SeededNoise(0)))
+    warp = SamplingWarp(SamplingParams(temperature=temperature), prompt)
+    return drive(session.propose(budget, warp, SeededNoise(seed)))
 
 
 def test_one_product_a_level_serves_all_siblings() -> None:
@@ -162,6 +172,65 @@ def test_budgets_and_levels_bound_the_draft(shape: str) -> None:
     assert len(proposal(head, Budget(2, max_nodes=1), **settings)) == 1
     assert len(proposal(head, Budget(2, max_nodes=0), **settings)) == 0
     assert len(proposal(head, Budget(0), **settings)) == 0
+
+
+class Foreseeing(SequentialHead):
+    """Says how sure it is of a place by the tokens before it."""
+
+    @staticmethod
+    def sure(path: tuple[int, ...]) -> float:
+        return (0.9, 0.3, 0.6)[sum(path) % 3]
+
+    def open(self, target: Any, capacity: int) -> Any:
+        inner, sure = super().open(target, capacity), self.sure
+
+        class State:
+            observe, close = inner.observe, inner.close
+            path: tuple[int, ...] = ()
+
+            def start(self, levels: int) -> Steps[Level]:
+                self.path = ()
+                level = yield from inner.start(levels)
+                return Level(level.logits, torch.tensor([sure(())]))
+
+            def follow(self, parents: Any, tokens: Any) -> Steps[Level]:
+                self.path += tuple(tokens[:1])
+                level = yield from inner.follow(parents, tokens)
+                return Level(level.logits, torch.tensor([sure(self.path)] * len(tokens)))
+
+        return State()
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_what_a_head_foresees_ends_a_chain_before_the_draw(temperature: float) -> None:
+    """The confidences are its own, of each place by the tokens before."""
+    drafted = set()
+    for seed, prompt in enumerate([(0, 1, 2), (2, 2, 1), (1, 1), (0, 2)]):
+        options: dict[str, Any] = {"prompt": prompt, "seed": seed, "temperature": temperature}
+        whole = proposal(Foreseeing(), Budget(4), shape="chain", **options)
+        sure = [Foreseeing.sure(whole.tokens[:place]) for place in range(len(whole))]
+        assert whole.is_foreseen
+        assert whole.confidence == pytest.approx(sure)
+        below = [place for place, one in enumerate(sure) if one < 0.5]
+        found = proposal(Foreseeing(), Budget(4, min_confidence=0.5), shape="chain", **options)
+        assert found.tokens == whole.tokens[: below[0] if below else None]
+        products = [math.prod(sure[: place + 1]) for place in range(4)]
+        low = [place for place, one in enumerate(products) if one < 0.6]
+        cut = proposal(Foreseeing(), Budget(4, min_path_confidence=0.6), shape="chain", **options)
+        assert cut.tokens == whole.tokens[: low[0] if low else None]
+        drafted |= {len(found), len(cut)}
+    assert len(drafted) > 1
+
+
+def test_what_a_head_foresees_keeps_the_contract_and_the_law() -> None:
+    """Its own confidence decides how long drafts are, in every outcome of the noise."""
+    options: dict[str, Any] = {"params": WARM, "max_tokens": 3}
+    drafter = ScriptedDrafter(Foreseeing(), shape="chain")
+    check_drafter(drafter, target=scripted_table(max_length=20), params=WARM, text_alone=True)
+    plain = law_of_run(scripted_table(), (2, 1), None, **options)
+    controller = ConfidenceController(2, threshold=0.5)
+    found = law_of_run(scripted_table(), (2, 1), drafter, controller=controller, **options)
+    assert_same_law(found, plain)
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -13,6 +13,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from paceline.core.hidden import Hidden, HiddenStates
+from paceline.core.passes import run
 from paceline.core.view import TargetView
 from paceline.errors import InvalidInput, ModelError, PacelineError, UnsupportedModel
 from paceline.models.heads import load_head
@@ -141,6 +142,35 @@ def test_dspark_computes_the_equations(kind: str, tmp_path: Path) -> None:
         chain_logits(head, VIEW, hidden, TOKENS, DRAFTED),
         expected(weights, hidden, TOKENS[-1], DRAFTED, from_first=True, kind=kind),
     )
+
+
+@pytest.mark.parametrize("by_token", [True, False])
+@pytest.mark.parametrize("kind", KINDS)
+def test_its_confidence_is_that_of_the_equation(kind: str, by_token: bool, tmp_path: Path) -> None:
+    """sigmoid(w [h_k; W1[x_{k-1}]] + b): of the token before, never of the token itself."""
+    weights, config = weights_of(kind, outputs=None), config_of(kind)
+    if not by_token:
+        short = weights["confidence_head.proj.weight"][:, :WIDTH].clone()
+        weights["confidence_head.proj.weight"] = short
+        config["confidence_head_with_markov"] = False
+    head, hidden = load(write(tmp_path, weights, config)), random_hidden(len(TOKENS))
+    g = torch.cat([hidden.layers[layer] for layer in LAYERS], dim=-1) @ weights["fc.weight"].T
+    context = equations.rms_norm(g, weights["hidden_norm.weight"])
+    rows = EMBEDDING[torch.tensor([TOKENS[-1], *[MASK] * (BLOCK - 1)])]
+    states = equations.block(weights, context, rows, num_layers=NUM_LAYERS)
+    w, b = weights["confidence_head.proj.weight"][0], weights["confidence_head.proj.bias"]
+    before = [TOKENS[-1], *DRAFTED]
+    embedding = weights["markov_head.markov_w1.weight"]
+    expected = [
+        float(w[:WIDTH] @ h + b + (w[WIDTH:] @ embedding[token] if by_token else 0))
+        for h, token in zip(states, before, strict=True)
+    ]
+    state = head.open(VIEW, 64)
+    with torch.inference_mode():
+        state.observe(hidden, TOKENS)
+    levels = [run(state.start(BLOCK)), *(run(state.follow([0], [t])) for t in DRAFTED)]
+    found = [float(level.acceptance[0]) for level in levels if level.acceptance is not None]
+    assert found == pytest.approx(torch.tensor(expected).sigmoid().tolist(), abs=1e-5)
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -138,6 +138,7 @@ class HeadSession:
         self._length = 0
         self._has_state = False
         self._rows: dict[int, int] = {}
+        self._acceptance: float | None = None
         self._state = self._head.open(target, capacity)
 
     def observe(self, committed: Committed) -> None:
@@ -182,6 +183,7 @@ class HeadSession:
                 warp=warp,
                 noise=noise,
                 stop=stop,
+                foresee=lambda: self._acceptance,
             )
         )
 
@@ -224,6 +226,8 @@ class HeadSession:
 
     @torch.inference_mode()
     def _whole(self, level: Level) -> Tensor:
+        known = level.acceptance
+        self._acceptance = None if known is None else float(known[0])
         return spread(level.logits, self._head.token_ids, self._vocab_size)
 
     def close(self) -> None:

@@ -34,6 +34,7 @@ class BlockSettings:
         from_first: see `BlockHead`.
         chained: the kind of DSpark's sequential head: "vanilla", "gated" or "rnn"; None for none.
         rank: of that head.
+        is_sure_by_token: whether DSpark's confidence reads the token before, too.
     """
 
     drafter: str
@@ -44,6 +45,7 @@ class BlockSettings:
     from_first: bool
     chained: str | None = None
     rank: int = 0
+    is_sure_by_token: bool = True
 
 
 def build_block(settings: BlockSettings, files: HeadFiles, options: HeadOptions) -> BlockHead:
@@ -96,9 +98,10 @@ def _tail(settings: BlockSettings, weights: HeadWeights, ids: torch.Tensor | Non
     output = weights.product("markov_head.markov_w2", size if ids is None else len(ids), rank)
     confidence = None
     if weights.has("confidence_head.proj.weight"):
+        width = hidden + (rank if settings.is_sure_by_token else 0)
         confidence = Confidence(
-            embedding,
-            weights.matrix("confidence_head.proj.weight", 1, hidden + rank),
+            embedding if settings.is_sure_by_token else None,
+            weights.matrix("confidence_head.proj.weight", 1, width),
             weights.vector("confidence_head.proj.bias", 1),
         )
     if kind == "rnn":
@@ -134,6 +137,7 @@ def block_settings(files: HeadFiles, config: Mapping[str, Any], drafter: str) ->
         from_first=bool(config.get("sample_from_anchor", is_dspark)),
         chained=kind if rank else None,
         rank=rank,
+        is_sure_by_token=bool(config.get("confidence_head_with_markov", True)),
     )
 
 

@@ -100,19 +100,20 @@ class Confidence:
     token itself is drawn (DSpark 3.2).
 
     Args:
-        embedding: W1, `[V, rank]`, that of the sequential head.
+        embedding: W1, `[V, rank]`, that of the sequential head; None for heads that read h alone.
         weight: w, `[1, hidden + rank]`.
         bias: b, `[1]`.
     """
 
-    embedding: Tensor
+    embedding: Tensor | None
     weight: Tensor
     bias: Tensor
 
     def __call__(self, states: Tensor, tokens: Tensor) -> Tensor:
         """`[n]`, from the block's states `[n, hidden]` and the n tokens before."""
-        x = self.embedding[tokens].to(states.dtype)
-        rows = torch.cat([states, x], dim=-1)
+        rows = states
+        if self.embedding is not None:
+            rows = torch.cat([states, self.embedding[tokens].to(states.dtype)], dim=-1)
         return functional.linear(rows, self.weight, self.bias)[:, 0].float().sigmoid()
 
 
