@@ -28,6 +28,7 @@ class Machine:
 
     def __init__(self, speeds: tuple[float, ...] = SPEEDS, possible: float = 3.0) -> None:
         self.speeds, self.possible, self.now = speeds, possible, 0.0
+        self.slowness = 1.0
         self.runs: list[tuple[Step, int]] = []
 
     def run(self, setting: Setting, step: Step, **changes: Any) -> Run:
@@ -35,8 +36,9 @@ class Machine:
         self.runs.append((step, tokens))
         # Prompts differ a little in how much they suit a method.
         speed = self.speeds[step.method] ** (1 + 0.05 * math.sin(7 * step.item + step.method))
-        seconds = 0.1 * tokens / speed
-        self.now += 0.5 + seconds
+        seconds = self.slowness * 0.1 * tokens / speed
+        prefill = self.slowness * 0.5
+        self.now += prefill + seconds
         rounds = tokens if not step.method else max(1, round(tokens / self.possible))
         facts = RoundFacts(1, 1, 1, 1, 2, 0, 0, 0)
         return Run(
@@ -46,7 +48,7 @@ class Machine:
             "length",
             9,
             (facts,) * rounds,
-            0.5,
+            prefill,
             seconds,
         )
 
@@ -156,3 +158,34 @@ def test_a_prompt_that_gives_no_token_does_not_stop_it(monkeypatch: pytest.Monke
     machine.run = some_empty  # type: ignore[method-assign]
     result = recommendation(measured(monkeypatch, machine, budget=400.0))
     assert result.method.name == "suffix,k=auto"
+
+
+@pytest.mark.parametrize("slowness", [1.0, 3.0, 6.0, 12.0])
+def test_the_budget_is_kept_on_a_slow_machine(
+    monkeypatch: pytest.MonkeyPatch, slowness: float
+) -> None:
+    """A whole answer of plain decoding takes from 3.7 s to 44 s."""
+    machine = Machine()
+    machine.slowness = slowness
+    found = measured(monkeypatch, machine, budget=400.0)
+    assert machine.now < 1.1 * 400
+    pairs = len(found.checks) // 2
+    assert found.checks_missing == max(measuring.ENOUGH_CHECKS - pairs, 0)
+    words = [verdict.word for verdict in verdicts(recommendation(found))]
+    assert ("too little time" in words) == (pairs < 3 or found.race.num_blocks <= 2)
+
+
+def test_a_time_that_allows_no_check_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = measured(monkeypatch, Machine(), budget=1.0)
+    assert not found.checks
+    assert found.checks_missing == 3
+    about = {"seconds": 25.0, "options": {"budget": 1}}
+    result = Recommendation(parse_methods(TEXTS), found, about=about)
+    said = {verdict.word: verdict.text for verdict in verdicts(result)}
+    assert "its gain was not measured" in said["use"]
+    assert "before a prompt of those that measure the gain" in said["too little time"]
+    assert "It took 25 s where the budget was 1 s" in said["over the budget"]
+    assert result.gain is None
+    assert result.to_json()["checks_missing"] == 3
+    kept = Recommendation(parse_methods(TEXTS), found, about={**about, "seconds": 1.1})
+    assert "over the budget" not in [verdict.word for verdict in verdicts(kept)]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from statistics import fmean
 from typing import NamedTuple
 
 from paceline.workbench.bench import running
@@ -30,8 +31,8 @@ SHORTEST_ANSWER = 24
 FEWEST_METHODS = 6
 """At least this many of the most promising methods are tried, however short the time."""
 
-FEWEST_CHECKS = 3
-"""The number of prompts that the winner is measured on, if there are enough."""
+ENOUGH_CHECKS = 3
+"""With the winner measured on fewer prompts than this, the report says that time was short."""
 
 ENOUGH_PROMPTS = 8
 """From this many prompts on, a third of them are reserved for measuring the winner."""
@@ -57,6 +58,7 @@ class Measured:
         entries: every run of the race.
         checks: the winner, as method 1, and plain decoding, as method 0, on the same prompts.
         fresh: whether the prompts of `checks` were not used for the choice.
+        checks_missing: how many prompts more the winner would have been measured on with more time.
         left_out: the methods that there was no time to try.
         interrupted: whether the user interrupted it.
     """
@@ -65,6 +67,7 @@ class Measured:
     entries: list[Entry] = field(default_factory=list)
     checks: list[Run] = field(default_factory=list)
     fresh: bool = True
+    checks_missing: int = 0
     left_out: list[int] = field(default_factory=list)
     interrupted: bool = False
 
@@ -170,15 +173,20 @@ def _check(
     deadline: float,
     progress: Progress,
 ) -> None:
-    """Measure the winner and plain decoding alternately, on prompts not used for the choice."""
+    """Measure the winner and plain decoding alternately, on prompts not used for the choice.
+
+    A pair of answers begins only if at least half of it fits into the time.
+    """
     if found.winner == PLAIN:
         return
     items = _check_items(len(setting.prompts))
     found.fresh = not set(items) & {entry.run.item for entry in found.entries}
-    start = clock()
+    start, one = clock(), _expected_pair(setting, found)
     for number, item in enumerate(_cycle(items)):
-        one = (clock() - start) / max(number, 1)
-        if number >= min(FEWEST_CHECKS, len(items)) and clock() + one / 2 > deadline:
+        if number:
+            one = (clock() - start) / number
+        if clock() + one / 2 > deadline:
+            found.checks_missing = max(min(ENOUGH_CHECKS, len(items)) - number, 0)
             break
         pair = []
         for method in (PLAIN, 1) if number % 2 else (1, PLAIN):
@@ -186,6 +194,14 @@ def _check(
             done = running.run(setting, Step(item, found.winner if method else PLAIN))
             pair.append(_as_method(done, method))
         found.checks += pair
+
+
+def _expected_pair(setting: Setting, found: Measured) -> float:
+    """The time of an answer of plain decoding and one of the winner, going by the race."""
+    runs = [entry.run for entry in found.entries if entry.arm in (PLAIN, found.winner)]
+    most = int(setting.common["max_tokens"])
+    seconds = [run.prefill_s + run.decode_s * most / max(len(run.tokens), 1) for run in runs]
+    return 2 * fmean(seconds)
 
 
 def _as_method(run: Run, method: int) -> Run:

@@ -92,6 +92,31 @@ def verdicts(found: Recommendation) -> list[Verdict]:
                 "Stopped before the end; these are the measurements so far.",
             )
         )
+    if measured.checks_missing and not measured.interrupted:
+        count = len(measured.checks) // 2
+        said.append(
+            Verdict(
+                "warning",
+                "too little time",
+                "The time was up "
+                + (
+                    f"after {count} prompt{'s' if count > 1 else ''}"
+                    if count
+                    else "before a prompt"
+                )
+                + " of those that measure the gain. Give a larger --budget.",
+            )
+        )
+    if (overrun := found.overrun) is not None:
+        said.append(
+            Verdict(
+                "warning",
+                "over the budget",
+                f"It took {overrun[0]:.0f} s where the budget was {overrun[1]:.0f} s: the least "
+                "that can be measured, an answer of each of the most promising methods, takes "
+                "that long here. Give a larger --budget, or a smaller --max-tokens.",
+            )
+        )
     if measured.checks and not measured.fresh:
         said.append(
             Verdict(

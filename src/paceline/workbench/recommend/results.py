@@ -19,6 +19,9 @@ SCHEMA = "paceline.recommend/1"
 SMALLEST_GAIN = 1.02
 """A gain below this is not worth changing a setting."""
 
+OVERRUN = 1.2
+"""More than this share of the budget is more than the end of an answer that had begun."""
+
 
 @dataclass(frozen=True)
 class Standing:
@@ -74,6 +77,14 @@ class Recommendation:
         return found is None or found.is_possible
 
     @property
+    def overrun(self) -> tuple[float, float] | None:
+        """The seconds that it took and the budget, if it was clearly more."""
+        seconds, budget = self.about.get("seconds"), self.about.get("options", {}).get("budget")
+        if seconds is None or budget is None or seconds <= OVERRUN * budget:
+            return None
+        return seconds, budget
+
+    @property
     def chosen(self) -> int:
         """The index of the method to use: the winner if it gains, else plain decoding."""
         gain = self.gain
@@ -126,6 +137,7 @@ class Recommendation:
             "schema": SCHEMA,
             **self.about,
             "interrupted": measured.interrupted,
+            "checks_missing": measured.checks_missing,
             "recommended": self.method.name if self.is_possible else None,
             "settings": self.settings() if self.is_possible else None,
             "speedup": ratio_json(self.decoding_gain),
