@@ -1,15 +1,17 @@
-"""What the benchmark scripts share: prompts, the environment, writing JSON."""
+"""What the benchmark scripts share: prompts, times, the environment, writing JSON."""
 
 from __future__ import annotations
 
 import json
+import statistics
 import sys
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from paceline.workbench.report.environment import environment
+from paceline.environment import environment
 
 CATEGORIES = ["coding", "math_reasoning", "summarization", "translation", "qa", "writing"]
 
@@ -57,3 +59,14 @@ def write(path: Path | None, result: dict[str, Any]) -> None:
     """Write a result with its environment; None only measures."""
     if path is not None:
         path.write_text(json.dumps({"environment": ENVIRONMENT, **result}, indent=1) + "\n")
+
+
+def median_ms(run: Callable[[], object], repeats: int) -> float:
+    """The median time of `run` in milliseconds, after one warm-up."""
+    run()
+    times = []
+    for _ in range(repeats):
+        start = time.perf_counter()
+        run()
+        times.append(time.perf_counter() - start)
+    return 1e3 * statistics.median(times)

@@ -1,11 +1,14 @@
-"""What a round costs: passes by rows and context, verification, and what is neither.
+"""What a round costs: passes by rows and context, verification, heads, and what is none of these.
 
     python benchmarks/costs.py --prompts question.jsonl --json costs.json
+    python benchmarks/costs.py --only heads --json heads.json
 
 - `passes`: milliseconds of a pass of 1 to 9 rows, at 200 and at 4,000 tokens of context, and
   whether any tensor of the cache moved in between.
 - `verification`: milliseconds to verify a chain of 8 at a vocabulary of 151,936, greedy and at
   temperature 1 with and without top-p, for point masses and soft drafts, beside a pass of one row.
+- `heads`: milliseconds of the host for a step of a draft head: of Medusa and EAGLE-3, with random
+  weights that are so small that their products take no time.
 - `overhead`: the share of decoding that is spent outside the forward passes of target and draft.
 """
 
@@ -14,11 +17,11 @@ from __future__ import annotations
 import argparse
 import statistics
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from _common import CATEGORIES, questions, write
+from _common import CATEGORIES, median_ms, questions, write
+from _head_time import heads, heads_table
 from rich.console import Console
 
 import paceline
@@ -30,17 +33,6 @@ from paceline.generate.api import LanguageModel
 from paceline.sampling.noise import SeededNoise
 from paceline.sampling.warp import SamplingWarp
 from paceline.verifiers.token import TokenVerifier
-
-
-def median_ms(run: Callable[[], object], repeats: int) -> float:
-    """The median time of `run` in milliseconds, after one warm-up."""
-    run()
-    times = []
-    for _ in range(repeats):
-        start = time.perf_counter()
-        run()
-        times.append(time.perf_counter() - start)
-    return 1e3 * statistics.median(times)
 
 
 def passes(model: LanguageModel, contexts: tuple[int, ...] = (200, 4000)) -> dict[str, Any]:
@@ -163,15 +155,23 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
-    parser.add_argument("--prompts", type=Path, required=True)
+    parser.add_argument("--prompts", type=Path)
+    parser.add_argument("--only", choices=["heads"], help="leave the models out")
     parser.add_argument("--max-tokens", type=int, default=96)
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
+    console = Console()
+    result: dict[str, Any] = {"heads_ms": heads()}
+    console.print(heads_table(result["heads_ms"]))
+    if options.only:
+        write(options.json, result)
+        return
+    if options.prompts is None:
+        parser.error("--prompts is needed for all but --only heads")
     # Refused now, not behind the minutes that the passes take.
     questions(options.prompts, CATEGORIES, 1)
-    console = Console()
     small = paceline.load("qwen2.5-coder-0.5b", dtype="bfloat16")
-    result: dict[str, Any] = {"passes 0.5b": passes(small)}
+    result["passes 0.5b"] = passes(small)
     console.print("0.5b", result["passes 0.5b"])
     model = paceline.load("qwen2.5-coder-1.5b", dtype="bfloat16")
     cheap = paceline.load(
