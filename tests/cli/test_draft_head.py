@@ -107,6 +107,19 @@ def test_bench_takes_it_for_all_methods_or_in_one(run, tiny, heads, prompts):
     assert all(m["acceptance"]["drafted"][0] > 0 for m in (generic, mixed, other))
 
 
+def test_bench_cuts_it_to_some_tokens(run, tiny, heads, prompts):
+    result = run(
+        "bench", "--model", tiny, "--prompts", prompts, "--max-tokens", 4, "--json",
+        "--draft-head", heads["medusa"], "--draft-head-tokens", 30, "--method", "head,k=2",
+        "--method", "medusa,k=2,head_tokens=all", "--method", f"mlp,head={heads['mlp']},k=2",
+    )  # fmt: skip
+    assert result.exit_code == 0, result.stderr
+    found = json.loads(result.stdout)
+    assert [method["draft_head_tokens"] for method in found["methods"]] == [None, 30, "all", None]
+    for method in found["methods"]:
+        assert method["same_tokens"]["num_different"] == 0
+
+
 def test_recommend_tries_it_and_its_settings_hold_it(run, tiny, heads, prompts, tmp_path):
     file = tmp_path / "settings.json"
     result = run(
@@ -124,6 +137,7 @@ def test_recommend_tries_it_and_its_settings_hold_it(run, tiny, heads, prompts, 
 def test_plan_measures_it(run, tiny, heads, tmp_path):
     costs = tmp_path / "costs.json"
     options = ["--alpha", 0.7, "--draft-head", heads["medusa"], "--context", 64]
+    options += ["--draft-head-tokens", 30]
     result = run("plan", "--model", tiny, *options, "--save-costs", costs, "--json")
     assert result.exit_code == 0, result.stderr
     found = json.loads(result.stdout)

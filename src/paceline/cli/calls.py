@@ -14,7 +14,7 @@ from paceline.generate.choice import choose_drafter
 from paceline.generate.parts import make_controller, named_rule
 from paceline.generate.settings import DRAFTING, with_settings
 from paceline.models.known import refuse_other_tokenizer
-from paceline.workbench.workload.methods import DraftSource, HeadSource
+from paceline.workbench.workload.methods import DraftSource, HeadForm, HeadSource
 
 if TYPE_CHECKING:
     from paceline.generate.api import LanguageModel
@@ -79,13 +79,14 @@ def draft_sources(
     Raises:
         InvalidInput: options of a draft model without one.
     """
-    head = None if draft_head is None else HeadSource(draft_head, draft_storage)
+    form = HeadForm(draft_storage, draft_head_tokens)
+    head = None if draft_head is None else HeadSource(draft_head, form)
     if draft_model is not None:
-        return DraftSource(draft_model, draft_storage, draft_head_tokens), head
-    if draft_head_tokens or (draft_storage and head is None):
+        return DraftSource(draft_model, *form), head
+    if head is None and (draft_storage or draft_head_tokens):
         raise InvalidInput(
-            "--draft-storage and --draft-head-tokens require --draft-model; give one, or "
-            "write draft=NAME,storage=KIND in the method"
+            "--draft-storage and --draft-head-tokens require --draft-model or --draft-head; give "
+            "one, or write draft=NAME,storage=KIND in the method"
         )
     return None, head
 

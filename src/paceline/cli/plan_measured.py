@@ -24,6 +24,7 @@ from paceline.workbench.plan.export import ENGINES, Choice, export, notes
 from paceline.workbench.plan.memory import ModelMemory, extra_memory, memory_sentence
 from paceline.workbench.plan.memory import to_json as memory_json
 from paceline.workbench.report.console import show_table
+from paceline.workbench.workload.methods import USUAL_FORM
 
 if TYPE_CHECKING:
     from paceline.generate.api import Options
@@ -158,8 +159,8 @@ def _acceptance(request: Request) -> list[MeasuredAcceptance]:
     by_length = dict.fromkeys(range(1, most + 1), counts)
     name = request.drafter or chosen.name
     settings = {} if head is None else {"head": head.name}
-    storage = head.storage if head is not None and draft is None else None
-    return [MeasuredAcceptance(name, name, by_length, draft, settings, head_storage=storage)]
+    form = USUAL_FORM if head is None or draft is not None else head.form
+    return [MeasuredAcceptance(name, name, by_length, draft, settings, head=form)]
 
 
 def _measure(request: Request, found: Sequence[MeasuredAcceptance]) -> Costs:
@@ -184,9 +185,11 @@ def _measure(request: Request, found: Sequence[MeasuredAcceptance]) -> Costs:
         memory = {PLAIN: asdict(measure_memory(model.decoder, tokens))}
         methods: dict[str, MethodCosts] = {}
         for item in [MeasuredAcceptance(PLAIN, "none", {}), *found]:
-            how: Options = {"drafter": item.drafter, "drafter_options": item.settings}
-            if item.head_storage is not None:
-                how["draft_storage"] = item.head_storage  # type: ignore[typeddict-item]
+            how: Options = {
+                "drafter": item.drafter,
+                "drafter_options": item.settings,
+                **item.head.options(),  # type: ignore[typeddict-item]
+            }
             if item.draft is not None:
                 how["draft_model"] = draft = drafts[item.draft]
                 memory[item.name] = asdict(measure_memory(draft.decoder, tokens))
@@ -221,6 +224,7 @@ def _method(item: MeasuredAcceptance, costs: Costs) -> Method:
         item.draft,
         item.settings,
         item.adaptive,
+        item.head,
     )
 
 
@@ -253,6 +257,7 @@ def _choice(costs: Costs, methods: Sequence[Method], decision: Decision) -> Choi
         # If auto is best, it is unknown what it would choose at other batches.
         by_batch=decision.schedule(method.name) if best.fixed_length else (),
         typical_length=max(1, round(typical)),
+        head=method.head,
     )
 
 

@@ -13,7 +13,7 @@ import pytest
 from paceline.errors import InvalidInput, UnknownName
 from paceline.models.known import KNOWN, place
 from paceline.workbench.plan.export import ENGINES, Choice, export, notes
-from paceline.workbench.workload.methods import DraftSource
+from paceline.workbench.workload.methods import DraftSource, HeadForm
 
 MODEL = Choice(
     "T",
@@ -29,6 +29,13 @@ PLAIN = Choice("T", "none", 0)
 def flags(line: str) -> dict[str, str]:
     words = shlex.split(line)
     return {a: b for a, b in pairwise(words) if a.startswith("-")}
+
+
+def test_a_head_is_named_with_the_form_in_which_it_was_loaded() -> None:
+    form = HeadForm("int8", 4000)
+    found = export("paceline", Choice("T", "medusa", 3, settings={"head": "h"}, head=form))
+    expected = "paceline generate --model T --drafter medusa -k 3 --draft-storage int8"
+    assert found.startswith(f"{expected} --draft-head-tokens 4000 --drafter-option")
 
 
 def test_transformers_takes_arguments_of_generate() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from paceline.errors import InvalidInput, UnknownName
-from paceline.workbench.workload.methods import DraftSource, parse_methods
+from paceline.workbench.workload.methods import DraftSource, HeadForm, HeadSource, parse_methods
 
 DEFAULT = DraftSource("small", "int4", 500)
 
@@ -89,6 +89,33 @@ def test_commas_in_a_text_of_json_split_nothing() -> None:
     texts = ['a, b] and "c"', "d"]
     (method,) = parse_methods([f"reference,references={json.dumps(texts)},k=2"])[1:]
     assert method.settings["references"] == texts
+
+
+HEAD = HeadSource("heads/one", HeadForm("int4", 4000))
+
+
+@pytest.mark.parametrize(
+    ("text", "draft", "head", "form"),
+    [
+        ("head", None, "heads/one", HeadForm("int4", 4000)),
+        ("medusa,storage=int8", None, "heads/one", HeadForm("int8", 4000)),
+        ("medusa,head_tokens=all", None, "heads/one", HeadForm("int4", "all")),
+        ("medusa,head=other", None, "other", HeadForm()),
+        ("medusa,head=other,head_tokens=9", None, "other", HeadForm(None, 9)),
+        # Beside a draft model, its own storage is meant.
+        ("model+head,storage=int8", DEFAULT._replace(storage="int8"), "heads/one", HEAD.form),
+    ],
+)
+def test_a_head_is_loaded_as_the_method_says(
+    text: str, draft: DraftSource | None, head: str, form: HeadForm
+) -> None:
+    (method,) = parse_methods([text], DEFAULT, head=HEAD)[1:]
+    assert (method.settings["head"], method.head, method.draft) == (head, form, draft)
+    if draft is None:
+        assert method.to_json()["draft_head_tokens"] == form.head_tokens
+        named = {"draft_storage": form.storage, "draft_head_tokens": form.head_tokens}
+        found = method.options({})
+        assert {name: found.get(name) for name in named} == named
 
 
 def test_the_rule_is_a_setting_of_the_method() -> None:

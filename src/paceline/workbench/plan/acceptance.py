@@ -12,7 +12,7 @@ from typing import Any
 from paceline.economics.stats import AcceptanceCounts, mean_acceptance_length
 from paceline.errors import InvalidInput
 from paceline.workbench.plan.marks import counts_by_length, labels, merged
-from paceline.workbench.workload.methods import DraftSource
+from paceline.workbench.workload.methods import USUAL_FORM, DraftSource, HeadForm
 
 LONGEST = 16
 """The longest draft length to plan from answers whose draft lengths a controller chose."""
@@ -50,7 +50,7 @@ class MeasuredAcceptance:
         draft: the draft model, and how it was loaded; None without one.
         settings: of the drafter.
         adaptive: its measured speed with lengths chosen by a controller.
-        head_storage: how a draft head was stored, if there was one and no draft model.
+        head: how a draft head was loaded, if there was one and no draft model.
     """
 
     name: str
@@ -59,7 +59,7 @@ class MeasuredAcceptance:
     draft: DraftSource | None = None
     settings: Mapping[str, Any] = field(default_factory=dict)
     adaptive: Sequence[MeasuredSpeed] = ()
-    head_storage: str | None = None
+    head: HeadForm = USUAL_FORM
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +70,7 @@ class _Entry:
     drafter: str
     draft: DraftSource | None
     settings: Mapping[str, Any]
-    head_storage: str | None
+    head: HeadForm
     length: int | None
     counts: AcceptanceCounts
     speed: MeasuredSpeed | None
@@ -104,7 +104,7 @@ def read_acceptance(path: Path) -> list[MeasuredAcceptance]:
         raise InvalidInput(f"no method in {path} drafted anything; replay or bench others")
     groups: dict[tuple[str, DraftSource | None, str], list[_Entry]] = {}
     for item in drafted:
-        settings = json.dumps([dict(item.settings), item.head_storage], sort_keys=True)
+        settings = json.dumps([dict(item.settings), item.head], sort_keys=True)
         key = item.drafter, item.draft, settings
         groups.setdefault(key, []).append(item)
     return [_joined(group) for group in groups.values()]
@@ -136,7 +136,7 @@ def _joined(group: Sequence[_Entry]) -> MeasuredAcceptance:
         adaptive=tuple(
             item.speed for item in group if item.length is None and item.speed is not None
         ),
-        head_storage=first.head_storage,
+        head=first.head,
     )
 
 
@@ -174,7 +174,7 @@ def _entry(item: Mapping[str, Any], report: Mapping[str, Any]) -> _Entry:
         drafter=item["drafter"],
         draft=draft,
         settings=item.get("settings") or {},
-        head_storage=item.get("draft_storage") if draft is None else None,
+        head=HeadForm(item.get("draft_storage"), head) if draft is None else USUAL_FORM,
         length=(given or len(counts.drafted)) if fixed else None,
         counts=counts,
         speed=None if fixed else _speed(item, counts),

@@ -12,7 +12,7 @@ from paceline.economics.stats import AcceptanceCounts
 from paceline.workbench.plan.acceptance import MeasuredSpeed
 from paceline.workbench.plan.costs import MethodCosts, PassCosts
 from paceline.workbench.plan.predict import Prediction, predict
-from paceline.workbench.workload.methods import DraftSource
+from paceline.workbench.workload.methods import USUAL_FORM, DraftSource, HeadForm
 
 BATCHES = (1, 2, 4, 8, 16, 32, 64)
 PLAIN = "none"
@@ -41,6 +41,7 @@ class Method:
         draft: the draft model, if there is one.
         settings: of the drafter.
         adaptive: its measured speed with lengths chosen by a controller.
+        head: how a draft head is loaded, if there is one and no draft model.
     """
 
     name: str
@@ -50,6 +51,7 @@ class Method:
     draft: DraftSource | None = None
     settings: Mapping[str, Any] = field(default_factory=dict)
     adaptive: Sequence[MeasuredSpeed] = ()
+    head: HeadForm = USUAL_FORM
 
 
 @dataclass(frozen=True, slots=True)

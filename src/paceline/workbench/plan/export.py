@@ -14,7 +14,7 @@ from typing import Any
 
 from paceline.errors import InvalidInput, UnknownName
 from paceline.models.known import KNOWN, place
-from paceline.workbench.workload.methods import DraftSource
+from paceline.workbench.workload.methods import USUAL_FORM, DraftSource, HeadForm
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +26,7 @@ class Choice:
         drafter: "model", "ngram", "suffix", "early-exit", or "none".
         num_draft_tokens: k; 0 with "none", and "auto" if a controller chooses.
         typical_length: in place of "auto", for engines that take only a number.
+        head: how a draft head is loaded, if there is one and no draft model.
         draft: the draft model, if there is one. How it is loaded concerns only Paceline.
         settings: of the drafter.
         by_batch: (smallest batch, largest batch, k), rising, for engines that take a table.
@@ -38,6 +39,7 @@ class Choice:
     settings: Mapping[str, Any] = field(default_factory=dict)
     by_batch: Sequence[tuple[int, int, int]] = ()
     typical_length: int = 1
+    head: HeadForm = USUAL_FORM
 
     @property
     def fixed_length(self) -> int:
@@ -233,10 +235,13 @@ def _paceline(choice: Choice) -> str:
     words += ["--drafter", choice.drafter, "-k", choice.num_draft_tokens]
     if choice.draft is not None:
         words += ["--draft-model", choice.draft.name]
-        if choice.draft.storage is not None:
-            words += ["--draft-storage", choice.draft.storage]
-        if choice.draft.head_tokens is not None:
-            words += ["--draft-head-tokens", choice.draft.head_tokens]
+    form = choice.head if choice.draft is None else choice.draft
+    for option, value in (
+        ("--draft-storage", form.storage),
+        ("--draft-head-tokens", form.head_tokens),
+    ):
+        if value is not None:
+            words += [option, value]
     for name, value in choice.settings.items():
         words += ["--drafter-option", f"{name}={json.dumps(value)}"]
     return shlex.join(map(str, words))

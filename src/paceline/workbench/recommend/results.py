@@ -172,6 +172,5 @@ def drafting_of(method: Method) -> dict[str, Any]:
         "num_draft_tokens": method.num_draft_tokens,
         "verify": method.verify,
         "draft_model": None if draft is None else draft.name,
-        "draft_storage": method.head_storage if draft is None else draft.storage,
-        "draft_head_tokens": None if draft is None else draft.head_tokens,
+        **method.form,
     }

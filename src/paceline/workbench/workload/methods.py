@@ -45,16 +45,36 @@ class DraftSource(NamedTuple):
     head_tokens: int | Literal["all"] | None = None
 
 
-class HeadSource(NamedTuple):
-    """A draft head and how it is stored.
+class HeadForm(NamedTuple):
+    """How a draft head is loaded.
 
     Args:
-        name: its path or hub name.
         storage: of its weights; None is the default.
+        head_tokens: how many of the most frequent tokens it may propose, or "all"; None is all.
     """
 
-    name: str
     storage: str | None = None
+    head_tokens: int | Literal["all"] | None = None
+
+    def options(self) -> dict[str, Any]:
+        """As options of `LanguageModel.generate`.
+
+        >>> HeadForm("int8").options()
+        {'draft_storage': 'int8'}
+        """
+        found = {"draft_storage": self.storage, "draft_head_tokens": self.head_tokens}
+        return {name: value for name, value in found.items() if value is not None}
+
+
+USUAL_FORM = HeadForm()
+"""A head as it is loaded where nothing is said."""
+
+
+class HeadSource(NamedTuple):
+    """A draft head, by its path or hub name, and how it is loaded."""
+
+    name: str
+    form: HeadForm = USUAL_FORM
 
 
 @dataclass(frozen=True)
@@ -68,8 +88,7 @@ class Method:
         verify: the rule; None means the one that suits the drafter.
         settings: of the drafter.
         takes: the settings that it takes from a prompt, if the prompt has them.
-        head_storage: how a draft head is stored, if the drafter has one and no draft model; None is
-            the default.
+        head: how a draft head is loaded, if the drafter has one and no draft model.
     """
 
     drafters: tuple[str, ...]
@@ -79,7 +98,7 @@ class Method:
     settings: Mapping[str, Any] = field(default_factory=dict)
     name: str = ""
     takes: tuple[str, ...] = ()
-    head_storage: str | None = None
+    head: HeadForm = USUAL_FORM
 
     @property
     def drafter(self) -> str:
@@ -92,6 +111,12 @@ class Method:
         return self.draft is not None or any(
             needs_draft_head(name, self.settings) for name in self.drafters
         )
+
+    @property
+    def form(self) -> dict[str, Any]:
+        """How its draft model, or else its draft head, is loaded, by the names of the options."""
+        form = self.head if self.draft is None else self.draft
+        return {"draft_storage": form.storage, "draft_head_tokens": form.head_tokens}
 
     def options(self, drafts: Mapping[DraftSource, Any]) -> dict[str, Any]:
         """The options of `LanguageModel.generate` for this method.
@@ -106,8 +131,7 @@ class Method:
             found["controller"], found["num_draft_tokens"] = "fixed", self.num_draft_tokens
         if self.draft is not None:
             found["draft_model"] = drafts[self.draft]
-        if self.head_storage is not None:
-            found["draft_storage"] = self.head_storage
+        found |= self.head.options()
         if self.verify is not None:
             found["verify"] = self.verify
         return found
@@ -119,8 +143,7 @@ class Method:
             "name": self.name,
             "drafter": self.drafter,
             "draft_model": None if draft is None else draft.name,
-            "draft_storage": self.head_storage if draft is None else draft.storage,
-            "draft_head_tokens": None if draft is None else draft.head_tokens,
+            **self.form,
             "num_draft_tokens": self.num_draft_tokens,
             "verify": self.verify,
             "settings": dict(self.settings),
@@ -253,11 +276,14 @@ def _method(
     settings = {name: _value(value) for name, value in values.items()}
     needs = any(needs_draft_model(name, settings) for name in drafters)
     with_head = any(needs_draft_head(name, settings) for name in drafters)
-    head_storage = None
+    form = USUAL_FORM
     if with_head and head is not None and not any(_is_head(name) for name in settings):
-        settings["head"], head_storage = head.name, head.storage
+        settings["head"], form = head
     if with_head and not needs and "draft" not in own:
-        head_storage = _storage(text, own.pop("storage", head_storage))
+        storage, cut = own.pop("storage", form.storage), own.pop("head_tokens", None)
+        form = HeadForm(
+            _storage(text, storage), form.head_tokens if cut is None else _head_tokens(text, cut)
+        )
     source = _draft_source(text, own, default)
     explicit = "draft" in own or "storage" in own or "head_tokens" in own
     used = source if needs or explicit else None
@@ -273,7 +299,7 @@ def _method(
     if (verify := own.get("verify")) is not None:
         plugins.find("verifier", verify)
     length = _length(text, own.get("k"))
-    return Method(drafters, length, used, verify, settings, name, takes, head_storage)
+    return Method(drafters, length, used, verify, settings, name, takes, form)
 
 
 def _taken_from_prompts(drafters: tuple[str, ...]) -> tuple[str, ...]:
@@ -288,21 +314,28 @@ def _draft_source(
     name = own.get("draft", None if default is None else default.name)
     if name is None:
         if "storage" in own or "head_tokens" in own:
-            raise _malformed(text, "storage and head_tokens go with a draft model; add draft=NAME")
+            raise _malformed(
+                text,
+                "storage and head_tokens go with a draft model or a draft head; add draft=NAME, or "
+                "head=PATH to a drafter of heads",
+            )
         return None
     # Options for the default draft model do not apply to another one.
     base = default if default is not None and name == default.name else DraftSource(name)
     storage = _storage(text, own.get("storage", base.storage))
     head = own.get("head_tokens")
-    if head is None:
-        return DraftSource(name, storage, base.head_tokens)
-    if head == "all":
-        return DraftSource(name, storage, "all")
-    if not head.isdecimal() or int(head) < 1:
+    cut = base.head_tokens if head is None else _head_tokens(text, head)
+    return DraftSource(name, storage, cut)
+
+
+def _head_tokens(text: str, given: str) -> int | Literal["all"]:
+    if given == "all":
+        return "all"
+    if not given.isdecimal() or int(given) < 1:
         raise _malformed(
-            text, f"head_tokens must be a whole number above 0, or all; it is {head!r}"
+            text, f"head_tokens must be a whole number above 0, or all; it is {given!r}"
         )
-    return DraftSource(name, storage, int(head))
+    return int(given)
 
 
 def _storage(text: str, storage: str | None) -> str | None:
