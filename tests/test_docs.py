@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import sys
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -19,7 +20,7 @@ from transformers.generation.streamers import TextStreamer
 
 import paceline
 from paceline.generate import api, draft_heads, plugins
-from paceline.models.heads import load_head
+from paceline.models.heads.loading import load_head, open_head
 from tests import tiny_tokenizers
 from tests.tiny_head_files import medusa
 
@@ -55,6 +56,11 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+def _opening(opens: Any, head: Path, source: Any, *arguments: Any, **options: Any) -> Any:
+    """What `opens` makes of a head that is there, whatever the source."""
+    return opens(head, *arguments, **options)
+
+
 @pytest.mark.parametrize("page", PAGES)
 def test_the_examples_of_a_page_run(
     page: str, folder: Path, monkeypatch: pytest.MonkeyPatch
@@ -68,12 +74,10 @@ def test_the_examples_of_a_page_run(
     def draft_tiny(source: Any, *form: Any, **options: Any) -> Any:
         return load_draft(folder if isinstance(source, str) else source, *form, **options)
 
-    def head_tiny(source: Any, *arguments: Any, **options: Any) -> Any:
-        made = medusa(AutoModelForCausalLM.from_pretrained(folder), folder.parent / "head")
-        return load_head(made, *arguments, **options)
-
-    monkeypatch.setattr(paceline, "load_head", head_tiny, raising=False)
-    monkeypatch.setattr(draft_heads, "load_head", head_tiny)
+    tiny_head = medusa(AutoModelForCausalLM.from_pretrained(folder), folder.parent / "head")
+    for module, opens in ((paceline, load_head), (draft_heads, open_head)):
+        replaced = partial(_opening, opens, tiny_head)
+        monkeypatch.setattr(module, opens.__name__, replaced, raising=False)
     load_draft = api.load_draft
     monkeypatch.setattr(paceline, "load", load_tiny, raising=False)
     monkeypatch.setattr(paceline, "load_draft", draft_tiny, raising=False)

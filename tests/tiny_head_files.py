@@ -7,12 +7,15 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
+from paceline.generate import draft_heads
 from paceline.models.heads import blockwise as blockwise_format
 from paceline.models.heads.eagle3 import Eagle3Settings
+from paceline.models.heads.loading import HeadFile, open_head
 from paceline.models.heads.medusa import Weights, save_medusa
 from paceline.models.heads.speculators import save_eagle3
 from paceline.models.heads.weights import layer_config
@@ -220,3 +223,22 @@ HEADS: Mapping[str, Callable[..., Path]] = {
     "dspark": dspark,
 }
 """The writer of a head for a model, by the name of its drafter."""
+
+
+def watched_heads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What is done with head files from now on: "opened", or the storage that one is read for."""
+    seen: list[str] = []
+
+    def opening(*given: Any, **named: Any) -> HeadFile:
+        seen.append("opened")
+        return open_head(*given, **named)
+
+    load = HeadFile.load
+
+    def loading(file: HeadFile, *given: Any, **named: Any) -> Any:
+        seen.append(named["storage"])
+        return load(file, *given, **named)
+
+    monkeypatch.setattr(draft_heads, "open_head", opening)
+    monkeypatch.setattr(HeadFile, "load", loading)
+    return seen

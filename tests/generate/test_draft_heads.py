@@ -9,12 +9,11 @@ import pytest
 import torch
 
 from paceline.errors import InvalidInput, ModelError, UnknownName
-from paceline.generate import draft_heads
 from paceline.generate.api import LanguageModel, load
 from paceline.generate.choice import Choice, choose_drafter
 from paceline.models.heads import load_head
 from tests import tiny_folders
-from tests.tiny_head_files import HEADS, medusa
+from tests.tiny_head_files import HEADS, medusa, watched_heads
 
 PROMPT = "the END of the END of the"
 
@@ -125,16 +124,11 @@ def test_a_rule_of_chains_does_not_change_a_tree_that_was_asked_for(
 def test_it_is_loaded_once(
     folder: Path, heads: dict[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    loads: list[Any] = []
-    monkeypatch.setattr(
-        draft_heads,
-        "load_head",
-        lambda *given, **named: (loads.append(named["storage"]), load_head(*given, **named))[1],
-    )
+    seen = watched_heads(monkeypatch)
     model = load(folder, dtype="float32")
     for storage in (None, None, "int8", None):
         model.generate(PROMPT, draft_head=heads["mlp"], draft_storage=storage, max_tokens=2)
-    assert loads == ["auto", "int8"], "once for each form"
+    assert seen == ["opened", "auto", "int8"], "opened once, and read once for each form"
 
 
 def test_a_pickled_one_needs_the_switch_of_the_model(

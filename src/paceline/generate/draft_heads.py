@@ -20,7 +20,7 @@ from paceline.generate import plugins
 from paceline.generate.choice import Choice
 from paceline.generate.drafts import HeadTokens
 from paceline.kernels.packing import Storage
-from paceline.models.heads import load_head
+from paceline.models.heads.loading import HeadFile, open_head
 from paceline.models.loading import check_storage
 
 ANY = "head"
@@ -44,7 +44,9 @@ class DraftHeads:
     """The draft heads of one target.
 
     Args:
-        target: what is known about the target; None if that comes with each call.
+        target: what is known about the target; None if that comes with each call. A head given by
+            path is then a `HeadFile`, whose drafter is made all the same, and made again of the
+            head of `beside` once the target is known.
         device: says where its hidden states are, when a head is loaded.
         allow_pickle: accept pickled heads.
         token_ids: from a number and the size of the vocabulary to the ids of that many of the most
@@ -55,7 +57,8 @@ class DraftHeads:
     device: Callable[[], torch.device | str] = lambda: "cpu"
     allow_pickle: bool = False
     token_ids: Callable[[int, int], Tensor | None] = lambda count, vocab_size: None
-    _loaded: dict[tuple[str, _Form], Head] = field(default_factory=dict, repr=False)
+    _files: dict[str, HeadFile] = field(default_factory=dict, repr=False)
+    _loaded: dict[tuple[str, _Form], Head | HeadFile] = field(default_factory=dict, repr=False)
     _lock: Lock = field(default_factory=Lock, repr=False)
 
     def open(
@@ -105,32 +108,32 @@ class DraftHeads:
         found = choice._replace(name=name, settings={**choice.settings, "head": head})
         return found if self._takes_trees(rule) else as_chain(found)
 
-    def _load(self, source: str, form: _Form) -> Head:
+    def _load(self, source: str, form: _Form) -> Head | HeadFile:
+        """The head; without a target its file, which is read once there is one."""
         check_storage(form.storage)
         with self._lock:  # a second thread waits for the head instead of loading it too
+            if source not in self._files:
+                self._files[source] = open_head(source, allow_pickle=self.allow_pickle)
             if (source, form) not in self._loaded:
-                kept = None
-                if self.target is not None and isinstance(form.head_tokens, int):
-                    kept = self.token_ids(form.head_tokens, self.target.vocab_size)
-                self._loaded[source, form] = load_head(
-                    source,
-                    self.target,
-                    # Without a target it is only looked at, as it is in the file.
-                    storage="plain" if self.target is None else form.storage,
-                    device=self.device(),
-                    token_ids=kept,
-                    allow_pickle=self.allow_pickle,
-                )
+                self._loaded[source, form] = self._read(self._files[source], form)
         return self._loaded[source, form]
+
+    def _read(self, file: HeadFile, form: _Form) -> Head | HeadFile:
+        if (target := self.target) is None:
+            return file
+        kept = None
+        if isinstance(form.head_tokens, int):
+            kept = self.token_ids(form.head_tokens, target.vocab_size)
+        return file.load(target, storage=form.storage, device=self.device(), token_ids=kept)
 
     def beside(self, target: TargetInfo, device: torch.device) -> DraftHeads:
         """The same heads for a target that is known now, loaded where its states are."""
-        found = DraftHeads(target, lambda: device, self.allow_pickle, self.token_ids)
+        found = DraftHeads(target, lambda: device, self.allow_pickle, self.token_ids, self._files)
         for source, form in self._loaded:
             found._load(source, form)
         return found
 
-    def same(self, head: Head, of: DraftHeads) -> Head:
+    def same(self, head: Head | HeadFile, of: DraftHeads) -> Head | HeadFile:
         """The head here that has the source of `head` there; `head` itself if it has none."""
         places = [key for key, found in of._loaded.items() if found is head]
         return self._loaded[places[0]] if places else head

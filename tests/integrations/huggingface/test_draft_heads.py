@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -9,11 +10,10 @@ import pytest
 import torch
 
 from paceline.errors import InvalidInput
-from paceline.generate import draft_heads
 from paceline.integrations.huggingface import speculate
 from paceline.models.heads import load_head
 from tests.integrations.huggingface.doors import REPETITIVE, ids, padded, same
-from tests.tiny_head_files import HEADS, medusa
+from tests.tiny_head_files import HEADS, medusa, watched_heads
 from tests.tiny_models import build, tiny
 
 
@@ -67,6 +67,33 @@ def test_sampled_text_is_that_of_its_seed(tmp_path: Path) -> None:
     assert torch.equal(*texts)
 
 
+def hydra_of_an_earlier_layer(model: Any, folder: Path) -> Path:
+    """A head that counts its layer back from the last."""
+    path = HEADS["hydra"](model, folder)
+    config = json.loads((path / "config.json").read_text())
+    (path / "config.json").write_text(json.dumps({**config, "hidden_state_offset": 1}))
+    return path
+
+
+def eagle_without_layers(model: Any, folder: Path) -> Path:
+    """A head in EAGLE's own format, whose layers follow from the number that the model has."""
+    path = HEADS["eagle"](model, folder)
+    config = json.loads((path / "config.json").read_text())
+    plain = {**config["transformer_layer_config"], "draft_vocab_size": config["draft_vocab_size"]}
+    (path / "config.json").write_text(json.dumps(plain))
+    return path
+
+
+@pytest.mark.parametrize("write", [hydra_of_an_earlier_layer, eagle_without_layers])
+def test_one_whose_layers_are_counted_from_the_model_s_goes_by_path(
+    tmp_path: Path, write: Any
+) -> None:
+    model = build("llama", num_hidden_layers=8)
+    path = write(model, tmp_path / "head")
+    given = {"draft_head": path, "num_draft_tokens": 3}
+    same(model, given, inputs=ids(REPETITIVE), max_new_tokens=12)
+
+
 def test_a_head_for_another_model_is_refused_in_the_call(tmp_path: Path) -> None:
     """The model is not known before."""
     speculation = speculate(draft_head=medusa(build("llama", hidden_size=64), tmp_path / "h"))
@@ -77,19 +104,14 @@ def test_a_head_for_another_model_is_refused_in_the_call(tmp_path: Path) -> None
 def test_its_weights_are_stored_once_for_the_model(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Before the model is known the file is only looked at, and nothing is packed or quantized."""
-    stored: list[Any] = []
-    monkeypatch.setattr(
-        draft_heads,
-        "load_head",
-        lambda *given, **named: (stored.append(named["storage"]), load_head(*given, **named))[1],
-    )
+    """Before the model is known the file is only opened, and no weight is read."""
+    seen = watched_heads(monkeypatch)
     model = tiny("llama")
     speculation = speculate(draft_head=medusa(model, tmp_path / "h"), draft_storage="int8")
-    assert stored == ["plain"]
+    assert seen == ["opened"]
     for _ in range(2):
         model.generate(ids(REPETITIVE), custom_generate=speculation, max_new_tokens=4)
-    assert stored == ["plain", "int8"]
+    assert seen == ["opened", "int8"]
     with pytest.raises(InvalidInput, match="storage must be"):
         speculate(draft_head=tmp_path / "h", draft_storage="int7")  # type: ignore[arg-type]
 

@@ -398,10 +398,11 @@ class Speculation:
 
     def _drafter_of_now(self, target: TargetInfo, device: torch.device) -> Drafter:
         """The drafter with the draft model in its current state (adapters, device)."""
+        found = self._with_model_of_now(self.drafter, target, device)
+        if not target.lacks(found.needs):
+            return found
         # A default tree is replaced by a chain if the target takes no trees.
-        lacks = target.lacks(self.drafter.needs)
-        drafter = self.chain_drafter if lacks else self.drafter
-        return self._with_model_of_now(drafter, target, device)
+        return self._with_model_of_now(self.chain_drafter, target, device)
 
     def _with_model_of_now(self, drafter: Any, target: TargetInfo, device: torch.device) -> Drafter:
         traits = traits_of(drafter)

@@ -36,6 +36,7 @@ from paceline.models.heads.format import (
     HeadFormat,
     HeadOptions,
     Product,
+    always,
     check_target,
     kept_outputs,
 )
@@ -206,7 +207,7 @@ def _recognises(files: HeadFiles) -> bool:
     return files.config.get("model_type") == _KIND or files.has(f"{_WIDE}.weight")
 
 
-FORMAT = HeadFormat(_KIND, _recognises, _read)
+FORMAT = HeadFormat(_KIND, always(_KIND), _recognises, _read)
 
 
 def save_blockwise(

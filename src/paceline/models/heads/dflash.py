@@ -14,7 +14,7 @@ import torch
 
 from paceline.errors import InvalidInput, ModelError, UnsupportedModel
 from paceline.models.heads.files import HeadFiles
-from paceline.models.heads.format import HeadFormat, HeadOptions
+from paceline.models.heads.format import HeadFormat, HeadOptions, always
 from paceline.models.heads.weights import HeadWeights, layer_config, layer_numbers, same
 from paceline.targets.heads.block import BlockHead
 from paceline.targets.heads.inputs import TappedLayers
@@ -169,4 +169,4 @@ def _read(files: HeadFiles, options: HeadOptions) -> BlockHead:
     return build_block(settings, files, options)
 
 
-FORMAT = HeadFormat("DFlash", _recognises, _read)
+FORMAT = HeadFormat("DFlash", always("dflash"), _recognises, _read)

@@ -23,7 +23,7 @@ import torch
 from paceline.errors import InvalidInput, UnsupportedModel
 from paceline.models.heads.eagle3 import Eagle3Settings, build_eagle3
 from paceline.models.heads.files import HeadFiles
-from paceline.models.heads.format import HeadFormat, HeadOptions
+from paceline.models.heads.format import HeadFormat, HeadOptions, always
 from paceline.models.heads.weights import HeadWeights, layer_config, layer_numbers, same
 from paceline.targets.heads.inputs import FinalState, Projected
 from paceline.targets.heads.network import FeatureNetwork
@@ -120,5 +120,5 @@ def _read_1(files: HeadFiles, options: HeadOptions) -> FeatureHead:
     return FeatureHead(network, "eagle")
 
 
-FORMAT_3 = HeadFormat("EAGLE-3", _recognises_3, _read_3, has_dialects=True)
-FORMAT_1 = HeadFormat("EAGLE", _recognises_1, _read_1)
+FORMAT_3 = HeadFormat("EAGLE-3", always("eagle"), _recognises_3, _read_3, has_dialects=True)
+FORMAT_1 = HeadFormat("EAGLE", always("eagle"), _recognises_1, _read_1)

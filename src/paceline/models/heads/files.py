@@ -41,6 +41,10 @@ class HeadFiles:
         self.path, self.config, self._tensors = path, config, tensors
         self._taken: set[str] = set()
 
+    def again(self) -> HeadFiles:
+        """The same files, of which nothing was taken yet."""
+        return HeadFiles(self.path, self.config, self._tensors)
+
     @property
     def name(self) -> str:
         """For messages and reports."""

@@ -54,6 +54,7 @@ class HeadFormat:
 
     Args:
         name: for messages, as in "Medusa".
+        drafter: from files of this format to the name of the drafter that drafts with the head.
         recognises: whether files are of this format: by keys of tensors and settings alone.
         read: makes the head.
         has_dialects: whether `HeadOptions.dialect` may mean something for a file of this format.
@@ -63,9 +64,15 @@ class HeadFormat:
     """
 
     name: str
+    drafter: Callable[[HeadFiles], str]
     recognises: Callable[[HeadFiles], bool]
     read: Callable[[HeadFiles, HeadOptions], Head]
     has_dialects: bool = False
+
+
+def always(drafter: str) -> Callable[[HeadFiles], str]:
+    """For formats all of whose heads have one drafter; see `HeadFormat.drafter`."""
+    return lambda files: drafter
 
 
 def check_target(

@@ -35,6 +35,7 @@ from paceline.models.heads.format import (
     HeadFormat,
     HeadOptions,
     Product,
+    always,
     check_target,
     kept_outputs,
 )
@@ -216,4 +217,4 @@ def _recognises(files: HeadFiles) -> bool:
     return "hydra_num_heads" in files.config or any(_BLOCK.fullmatch(key) for key in files.keys)
 
 
-FORMAT = HeadFormat("Hydra", _recognises, _read)
+FORMAT = HeadFormat("Hydra", always("hydra"), _recognises, _read)

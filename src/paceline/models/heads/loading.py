@@ -5,6 +5,7 @@ A new format is one file beside this one, which defines a `HeadFormat`, and a li
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -25,7 +26,7 @@ from paceline.models.heads import (
     redrafter,
     speculators,
 )
-from paceline.models.heads.files import open_files
+from paceline.models.heads.files import HeadFiles, open_files
 from paceline.models.heads.format import HeadFormat, HeadOptions
 from paceline.models.loading import check_storage
 
@@ -88,6 +89,69 @@ def load_head(
         'medusa'
     """
     check_storage(storage)
+    return open_head(source, dialect=dialect, allow_pickle=allow_pickle).load(
+        target, dtype=dtype, storage=storage, device=device, token_ids=token_ids
+    )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class HeadFile:
+    """A head on disk, of a known kind; its weights are not read yet. Make it with `open_head`.
+
+    Args:
+        files: its files, open.
+        format: what reads them.
+        dialect: see `load_head`.
+    """
+
+    files: HeadFiles
+    format: HeadFormat
+    dialect: str | None
+
+    @property
+    def name(self) -> str:
+        """See `Head.name`."""
+        return self.files.name
+
+    @property
+    def drafter(self) -> str:
+        """See `Head.drafter`."""
+        return self.format.drafter(self.files)
+
+    def load(
+        self,
+        target: TargetInfo | None = None,
+        *,
+        dtype: torch.dtype | None = None,
+        storage: Storage = "auto",
+        device: torch.device | str = "cpu",
+        token_ids: Tensor | None = None,
+    ) -> Head:
+        """The head; see `load_head`. Can be called again, for another target or in another form."""
+        options = HeadOptions(
+            target=target,
+            dtype=dtype,
+            storage=storage,
+            device=device,
+            dialect=self.dialect,
+            token_ids=token_ids,
+        )
+        try:
+            return self.format.read(self.files.again(), options)
+        except (InvalidInput, ModelError) as error:
+            error.add_note(f"read as a {self.format.name} head")
+            raise
+
+
+def open_head(
+    source: str | Path, *, dialect: str | None = None, allow_pickle: bool = False
+) -> HeadFile:
+    """Open the files of a head and find out what kind it is; see `load_head`.
+
+    Raises:
+        InvalidInput: there is no such file, or a switch is needed.
+        ModelError: it is damaged, or of no known format.
+    """
     source, dialect = _named_dialect(source, dialect)
     files = open_files(source, allow_pickle=allow_pickle)
     found = next((one for one in FORMATS if one.recognises(files)), None)
@@ -103,19 +167,7 @@ def load_head(
             f"{files.path} is a file of the format {found.name}, which has no dialects; leave "
             f"{dialect!r} out"
         )
-    options = HeadOptions(
-        target=target,
-        dtype=dtype,
-        storage=storage,
-        device=device,
-        dialect=dialect,
-        token_ids=token_ids,
-    )
-    try:
-        return found.read(files, options)
-    except (InvalidInput, ModelError) as error:
-        error.add_note(f"read as a {found.name} head")
-        raise
+    return HeadFile(files, found, dialect)
 
 
 def _named_dialect(source: str | Path, dialect: str | None) -> tuple[str | Path, str | None]:

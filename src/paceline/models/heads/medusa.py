@@ -32,6 +32,7 @@ from paceline.models.heads.format import (
     HeadFormat,
     HeadOptions,
     Product,
+    always,
     check_target,
     kept_outputs,
 )
@@ -246,7 +247,7 @@ def _read(files: HeadFiles, options: HeadOptions) -> MedusaHead:
     return _made(files, weights, options)
 
 
-FORMAT = HeadFormat("Medusa", _recognises, _read)
+FORMAT = HeadFormat("Medusa", always("medusa"), _recognises, _read)
 
 
 def save_medusa(weights: Weights, folder: Path, *, base_model: str, vocab_size: int) -> list[Path]:

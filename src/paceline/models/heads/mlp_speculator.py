@@ -37,6 +37,7 @@ from paceline.models.heads.format import (
     HeadFormat,
     HeadOptions,
     Product,
+    always,
     check_target,
     kept_outputs,
 )
@@ -192,4 +193,4 @@ def _recognises(files: HeadFiles) -> bool:
     return files.config.get("model_type") == "mlp_speculator"
 
 
-FORMAT = HeadFormat("MLPSpeculator", _recognises, _read)
+FORMAT = HeadFormat("MLPSpeculator", always("mlp"), _recognises, _read)

@@ -17,7 +17,7 @@ import torch
 from paceline.errors import UnsupportedModel
 from paceline.kernels.packing import make_linear
 from paceline.models.heads.files import HeadFiles
-from paceline.models.heads.format import HeadFormat, HeadOptions, check_target, kept_outputs
+from paceline.models.heads.format import HeadFormat, HeadOptions, always, check_target, kept_outputs
 from paceline.models.heads.weights import (
     HeadWeights,
     layer_config,
@@ -308,4 +308,4 @@ def _after_the_layers(files: HeadFiles, config: Mapping[str, Any]) -> ModuleKind
     )
 
 
-FORMAT = HeadFormat("MTP", _recognises, _read)
+FORMAT = HeadFormat("MTP", always("mtp"), _recognises, _read)

@@ -39,6 +39,7 @@ from paceline.models.heads.format import (
     HeadFormat,
     HeadOptions,
     Product,
+    always,
     check_target,
     kept_outputs,
 )
@@ -173,4 +174,4 @@ def _recognises(files: HeadFiles) -> bool:
     return files.has("rnn_u.weight") and any(_OUTPUT.fullmatch(key) for key in files.keys)
 
 
-FORMAT = HeadFormat("ReDrafter", _recognises, _read)
+FORMAT = HeadFormat("ReDrafter", always("redrafter"), _recognises, _read)

@@ -36,13 +36,18 @@ def _recognises(files: HeadFiles) -> bool:
     return "speculators_model_type" in files.config
 
 
-def _read(files: HeadFiles, options: HeadOptions) -> Head:
+def _known_kind(files: HeadFiles) -> str:
     kind = files.config["speculators_model_type"]
     if kind not in READERS:
         raise UnsupportedModel(
             f"{files.path} is a head of kind {kind!r} in the speculators format; the kinds that "
             f"are known here are {', '.join(READERS)}"
         )
+    return str(kind)
+
+
+def _read(files: HeadFiles, options: HeadOptions) -> Head:
+    kind = _known_kind(files)
     # Rows of the target that are only there for training.
     files.leave(*(key for key in files.keys if key.startswith("verifier_")))
     return READERS[kind](files, options)
@@ -71,7 +76,16 @@ READERS: Mapping[str, Callable[[HeadFiles, HeadOptions], Head]] = {
     "dspark": _read_block,
 }
 
-FORMAT = HeadFormat("speculators", _recognises, _read, has_dialects=True)
+_DRAFTERS = {"eagle3": "eagle", "peagle": "eagle"}
+"""The drafters of the kinds that have another name than theirs."""
+
+
+def _drafter_of(files: HeadFiles) -> str:
+    kind = _known_kind(files)
+    return _DRAFTERS.get(kind, kind)
+
+
+FORMAT = HeadFormat("speculators", _drafter_of, _recognises, _read, has_dialects=True)
 
 
 def eagle3_settings(files: HeadFiles, dialect: str | None) -> Eagle3Settings:
