@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from time import perf_counter
 from typing import Any
 
@@ -10,6 +11,7 @@ from paceline.core.drafts import Draft
 from paceline.core.protocols import Ask, Steps, Target, Work
 from paceline.core.target import Scores
 from paceline.engine.contract import check_scores
+from paceline.engine.threads import MOST_ROWS, THREADS
 from paceline.errors import ContractViolation
 
 Answer = Scores | Exception
@@ -19,7 +21,8 @@ def score_each(target: Target, work: Sequence[Work]) -> Sequence[Answer]:
     """One pass of a target over all; an error stands in the place of the items that cause it."""
 
     def score(items: Sequence[Work]) -> list[Scores]:
-        scores = target.score(items)
+        with THREADS.all() if _has_many_rows(items) else nullcontext():
+            scores = target.score(items)
         check_scores(scores, items, target.info)
         return scores
 
@@ -46,6 +49,11 @@ def run_each(
             return [error]
         return [answer for item in work for answer in run_each(run, [item])]
     return answers
+
+
+def _has_many_rows(work: Sequence[Work]) -> bool:
+    rows = sum(item.num_rows for item in work)
+    return rows > MOST_ROWS or not all(item.logits for item in work)
 
 
 class Drafting:
@@ -101,7 +109,9 @@ def advance_together(drafts: Sequence[Drafting]) -> None:
         for group in by_model.values():
             asks: list[Any] = [drafting.ask for drafting in group]
             start = perf_counter()
-            answers = run_each(asks[0].model.score, [ask.work for ask in asks])
+            reads = any(ask.ends_round for ask in asks)
+            with THREADS.all() if reads else nullcontext():
+                answers = run_each(asks[0].model.score, [ask.work for ask in asks])
             share = (perf_counter() - start) / len(group)
             for drafting, ask, answer in zip(group, asks, answers, strict=True):
                 drafting.seconds += share

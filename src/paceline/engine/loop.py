@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, nullcontext
 from functools import partial
 from time import monotonic, perf_counter
 
@@ -14,6 +14,7 @@ from paceline.engine.gather import advance_together, score_each
 from paceline.engine.request import Request, StopRule
 from paceline.engine.scheduler import Load, Scheduler
 from paceline.engine.sequence import ActiveSequence, SharedPass, Stage
+from paceline.engine.threads import THREADS
 
 __all__ = ["PREFILL_ROWS", "Engine", "Request", "StopRule", "decode"]
 
@@ -60,6 +61,8 @@ class Engine:
         self._scheduler = Scheduler(prefill_rows, max_sequences, max_waiting)
         self._count = 0
         self._stepping = False
+        # In invariant mode nothing may change that rounds differently, threads included.
+        self._threads = nullcontext if target.info.invariant else THREADS.decoding
 
     @property
     def is_busy(self) -> bool:
@@ -114,7 +117,8 @@ class Engine:
             for sequence in scheduler.running(Stage.READ):
                 yield from self._attempt(sequence, sequence.observe_prompt)
         drafting = scheduler.running(Stage.DECODING)
-        advance_together([sequence.drafting() for sequence in drafting])
+        with self._threads():
+            advance_together([sequence.drafting() for sequence in drafting])
         for sequence in drafting:
             if sequence.drafting().error is not None:
                 yield from self._attempt(sequence, sequence.check_drafting)
@@ -127,7 +131,8 @@ class Engine:
                 sequence.drafting().draft = draft
         work = [*(sequence.work() for sequence in drafted), *chunks]
         start = perf_counter()
-        answers = score_each(self._target, work) if work else ()
+        with self._threads():
+            answers = score_each(self._target, work) if work else ()
         shared = SharedPass.of(work, perf_counter() - start)
         for sequence, item, answer in zip(chosen, work, answers, strict=True):
             yield from self._attempt(sequence, partial(sequence.take, item, answer, shared))
@@ -147,7 +152,8 @@ class Engine:
         if self._scheduler.is_cancelled(sequence):
             return
         try:
-            event = action()
+            with self._threads():
+                event = action()
         except Exception as error:  # noqa: BLE001 - it ends this request alone
             yield self._end(sequence, sequence.failed(error))
             return
