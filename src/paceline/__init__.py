@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from paceline.core.sampling import SamplingParams
     from paceline.errors import PacelineError
     from paceline.generate.api import LanguageModel, load, load_draft
+    from paceline.generate.async_engine import Engine
     from paceline.generate.results import Generation
     from paceline.integrations.huggingface import speculate
     from paceline.models.heads import load_head
@@ -25,6 +26,7 @@ os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
 __version__ = "0.1.0.dev0"
 
 _HOME = {
+    "Engine": "paceline.generate.async_engine",
     "Generation": "paceline.generate.results",
     "LanguageModel": "paceline.generate.api",
     "PacelineError": "paceline.errors",
@@ -38,6 +40,7 @@ _HOME = {
 }
 
 __all__ = [
+    "Engine",
     "Generation",
     "LanguageModel",
     "PacelineError",

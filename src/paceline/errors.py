@@ -73,5 +73,9 @@ class QueueFull(PacelineError):
     """As many requests wait as may. Nothing is wrong with this one: send it again later."""
 
 
+class EngineStopped(PacelineError):
+    """The engine has been stopped, or is being stopped: it takes and finishes nothing more."""
+
+
 class ContractViolation(PacelineError, RuntimeError):
     """A plug-in broke its contract. The message names the plug-in and the rule."""

@@ -288,12 +288,20 @@ class LanguageModel:
             )
         return self._run(self._jobs(prompts, options))
 
-    def prepare(self, prompts: Sequence[Prompt], **options: Unpack[Options]) -> list[Job]:
+    def prepare(
+        self, prompts: Sequence[Prompt], *, samples: bool = False, **options: Unpack[Options]
+    ) -> list[Job]:
         """The requests that `generate_batch` would pass to the engine; runs nothing.
 
-        For tools that look inside a run: each job has its `request`.
+        For tools that look inside a run, and for engines that take requests as they come: each job
+        has its `request`.
+
+        Args:
+            prompts: the prompts.
+            samples: give the jobs consecutive seeds, as `generate` does with `n`.
+            options: see `Options`.
         """
-        return self._jobs(prompts, options)
+        return self._jobs(prompts, options, samples=samples)
 
     def _run(self, batch: Sequence[Job]) -> list[Generation]:
         events = decode(self.target, [job.request for job in batch])

@@ -46,6 +46,11 @@ class Job:
     _end: float = field(default=0.0, init=False)
 
     @property
+    def metrics(self) -> Metrics:
+        """The counts and times so far."""
+        return self._metrics
+
+    @property
     def has_begun(self) -> bool:
         """Whether the answer has a token yet."""
         return bool(self._tokens)
@@ -75,7 +80,8 @@ class Job:
             self._logprobs += event.logprobs or ()
             self._top_logprobs += event.top_logprobs or ()
             self._last_drafted = len(event.tokens) == event.num_accepted_tokens
-            return Chunk(tuple(self._pieces(event)))
+            pieces = tuple(self._pieces(event))
+            return Chunk(pieces, event.tokens, event.logprobs, event.top_logprobs)
         if isinstance(event, Finished):
             self._finish_reason = event.reason.value
             rest = "" if self.text is None else self.text.finish()

@@ -28,9 +28,18 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """What one round added to the text."""
+    """What one round added to the text.
+
+    Args:
+        pieces: the text, a token at a time.
+        tokens: the tokens of the round; none if text that was held back comes at the end.
+        logprobs, top_logprobs: one for each of these tokens, if requested.
+    """
 
     pieces: tuple[Piece, ...]
+    tokens: tuple[int, ...] = ()
+    logprobs: tuple[float, ...] | None = None
+    top_logprobs: tuple[tuple[tuple[int, float], ...], ...] | None = None
 
     @property
     def text(self) -> str:

@@ -1,0 +1,70 @@
+"""The application: routes over one engine, behind the guards."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from fastapi import FastAPI, Request
+from starlette.middleware.trustedhost import TrustedHostMiddleware
+from starlette.responses import Response
+
+import paceline
+from paceline.generate.api import LanguageModel
+from paceline.generate.async_engine import MAX_SEQUENCES, Engine
+from paceline.server import chat, completions, errors, info
+from paceline.server.answering import ClientGone
+from paceline.server.guard import BodyGuard, FaultGuard, KeyGuard
+from paceline.server.service import Service
+from paceline.server.settings import Settings
+
+CLIENT_CLOSED_REQUEST = 499
+"""What servers log of a request whose client did not wait. Nobody receives it."""
+
+
+def make_app(
+    model: LanguageModel,
+    settings: Settings,
+    *,
+    max_sequences: int = MAX_SEQUENCES,
+    max_waiting: int | None = 64,
+) -> FastAPI:
+    """The application, which decodes from its start-up to its end.
+
+    Args:
+        model: the model that answers; it needs a tokenizer.
+        settings: how it answers.
+        max_sequences: how many answers are decoded at once.
+        max_waiting: how many may wait; a request beyond gets status 429.
+    """
+    engine = Engine(model, max_sequences=max_sequences, max_waiting=max_waiting)
+    service = Service(engine, settings)
+
+    @asynccontextmanager
+    async def life(_: FastAPI) -> AsyncIterator[None]:
+        async with engine:
+            yield
+
+    app = FastAPI(
+        title="Paceline",
+        version=paceline.__version__,
+        summary="Exact speculative decoding behind the interface of OpenAI.",
+        lifespan=life,
+    )
+    app.state.service = service
+    errors.install(app)
+
+    async def gone(_: Request, __: Exception) -> Response:
+        return Response(status_code=CLIENT_CLOSED_REQUEST)
+
+    app.add_exception_handler(ClientGone, gone)
+    for part in (chat, completions, info):
+        app.include_router(part.routes(service))
+    # The last one added stands first.
+    app.add_middleware(FaultGuard, show=settings.show_errors)
+    app.add_middleware(BodyGuard, most=settings.limits.body_bytes)
+    if settings.api_key is not None:
+        app.add_middleware(KeyGuard, api_key=settings.api_key)
+    if settings.hosts is not None:
+        app.add_middleware(TrustedHostMiddleware, allowed_hosts=list(settings.hosts))
+    return app
