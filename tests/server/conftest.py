@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -27,7 +27,9 @@ def tiny_model() -> Any:
 @asynccontextmanager
 async def client_of(language_model: Any, **settings: Any):
     """A client of a fresh server; what `make_app` takes is passed on."""
-    engine = {name: settings.pop(name) for name in ("max_sequences", "max_waiting") if name in settings}
+    engine = {
+        name: settings.pop(name) for name in ("max_sequences", "max_waiting") if name in settings
+    }
     app = make_app(language_model, Settings(**{"name": NAME, **settings}), **engine)
     async with app.router.lifespan_context(app):
         transport = httpx.ASGITransport(app=app, raise_app_exceptions=True)

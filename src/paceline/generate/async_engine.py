@@ -119,11 +119,8 @@ class Answers:
 
     async def gather(self) -> list[Generation]:
         """The finished answers, in order; cancelled with the coroutine that waits for them."""
-        found: dict[int, Generation] = {}
         try:
-            async for index, item in self:
-                if isinstance(item, Generation):
-                    found[index] = item
+            found = {index: item async for index, item in self if isinstance(item, Generation)}
         finally:
             self.cancel()
         return [found[index] for index in sorted(found)]
@@ -381,4 +378,6 @@ class Engine:
         with self._lock:
             left = list(self._open)
         for member in left:
-            self._end(member, EngineStopped("the engine was stopped before the answer was finished"))
+            self._end(
+                member, EngineStopped("the engine was stopped before the answer was finished")
+            )

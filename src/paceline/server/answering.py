@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from typing import Any
 
@@ -30,11 +30,8 @@ class ClientGone(Exception):
 
 async def whole(service: Service, request: Request, answers: Answers) -> list[Generation]:
     """The finished answers, in order."""
-    found: dict[int, Generation] = {}
     async with _answering(service, request, answers) as items:
-        async for index, item in items:
-            if isinstance(item, Generation):
-                found[index] = item
+        found = {index: item async for index, item in items if isinstance(item, Generation)}
     return [found[index] for index in sorted(found)]
 
 
@@ -81,10 +78,10 @@ async def streamed(
 
 
 def data_event(payload: Payload) -> bytes:
-    """A server-sent event without a name.
+    r"""A server-sent event without a name.
 
     >>> data_event({"a": 1})
-    b'data: {"a":1}\\n\\n'
+    b'data: {"a":1}\n\n'
     """
     text = json.dumps(payload, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
     return f"data: {text}\n\n".encode()
@@ -119,7 +116,7 @@ async def _answering(service: Service, request: Request, answers: Answers) -> As
 
 async def _items(
     service: Service, answers: Answers, gone: asyncio.Future[None]
-) -> AsyncIterator[Item]:
+) -> AsyncGenerator[Item]:
     """The items, until the client has gone or its time is over."""
     seconds = service.settings.limits.seconds
     deadline = asyncio.get_running_loop().time() + seconds

@@ -9,13 +9,12 @@ from fastapi import FastAPI, Request
 from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.responses import Response
 
-import paceline
 from paceline.generate.api import LanguageModel
 from paceline.generate.async_engine import MAX_SEQUENCES, Engine
 from paceline.server import chat, completions, errors, info
 from paceline.server.answering import ClientGone
 from paceline.server.guard import BodyGuard, FaultGuard, KeyGuard
-from paceline.server.service import Service
+from paceline.server.service import VERSION, Service
 from paceline.server.settings import Settings
 
 CLIENT_CLOSED_REQUEST = 499
@@ -47,7 +46,7 @@ def make_app(
 
     app = FastAPI(
         title="Paceline",
-        version=paceline.__version__,
+        version=VERSION,
         summary="Exact speculative decoding behind the interface of OpenAI.",
         lifespan=life,
     )

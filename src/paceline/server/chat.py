@@ -123,7 +123,9 @@ class _ChatCompletion:
             {
                 "index": index,
                 "message": {"role": "assistant", "content": generation.text, "refusal": None},
-                "logprobs": self._logprobs(generation, shown_tokens(generation.token_ids, self.ends)),
+                "logprobs": self._logprobs(
+                    generation, shown_tokens(generation.token_ids, self.ends)
+                ),
                 "finish_reason": finish_reason(generation),
             }
             for index, generation in enumerate(generations)
@@ -135,9 +137,7 @@ class _ChatCompletion:
             "usage": self._usage(generations),
         }
 
-    def _logprobs(
-        self, source: Generation | Chunk, tokens: Sequence[int]
-    ) -> dict[str, Any] | None:
+    def _logprobs(self, source: Generation | Chunk, tokens: Sequence[int]) -> dict[str, Any] | None:
         if not self.fields.logprobs:
             return None
         content = self.tokens.chat_logprobs(
@@ -157,9 +157,8 @@ class _ChatCompletion:
                 yield self._part(index, {}, None, finish_reason(item), answered)
                 continue
             answered += len(item.tokens)
-            tokens = shown_tokens(item.tokens, self.ends)
-            if item.text or (tokens and self.fields.logprobs):
-                logprobs = self._logprobs(item, tokens)
+            if item.text or (self.fields.logprobs and shown_tokens(item.tokens, self.ends)):
+                logprobs = self._logprobs(item, item.tokens)
                 yield self._part(index, {"content": item.text}, logprobs, None, answered)
         if self.fields.with_usage:
             yield {**self._chunk_head, "choices": [], "usage": self._usage(done)}

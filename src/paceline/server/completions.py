@@ -62,9 +62,7 @@ class _Completion:
         self.service, self.fields, self.answers = service, fields, answers
         requests = [member.job.request for member in answers.members]
         self.ends = requests[0].stop_token_ids
-        self.prompt_tokens = sum(
-            len(request.prompt) for request in requests[:: fields.num_answers]
-        )
+        self.prompt_tokens = sum(len(request.prompt) for request in requests[:: fields.num_answers])
         self.tokens = service.tokens
         self.head = {
             "id": new_id("cmpl"),
@@ -87,7 +85,9 @@ class _Completion:
             {
                 "index": index,
                 "text": self.echoes[index] + generation.text,
-                "logprobs": self._logprobs(generation, shown_tokens(generation.token_ids, self.ends), 0),
+                "logprobs": self._logprobs(
+                    generation, shown_tokens(generation.token_ids, self.ends), 0
+                ),
                 "finish_reason": finish_reason(generation),
             }
             for index, generation in enumerate(generations)
@@ -99,12 +99,13 @@ class _Completion:
         }
 
     def _logprobs(
-        self, source: Generation | Chunk, tokens: Sequence[int], offset: int
+        self, source: Generation | Chunk, tokens: tuple[int, ...], offset: int
     ) -> dict[str, Any] | None:
         if self.fields.logprobs is None:
             return None
+        shown = shown_tokens(tokens, self.ends)
         return self.tokens.completion_logprobs(
-            tokens, source.logprobs or (), source.top_logprobs or (), offset
+            shown, source.logprobs or (), source.top_logprobs or (), offset
         )
 
     async def parts(self, items: Items) -> AsyncIterator[Payload]:
@@ -124,7 +125,7 @@ class _Completion:
             counts[index] += len(item.tokens)
             tokens = shown_tokens(item.tokens, self.ends)
             if item.text or (tokens and fields.logprobs is not None):
-                logprobs = self._logprobs(item, tokens, lengths[index])
+                logprobs = self._logprobs(item, item.tokens, lengths[index])
                 lengths[index] += sum(len(self.tokens.text_of(token)) for token in tokens)
                 yield self._part(index, item.text, logprobs, None, sum(counts))
         if fields.with_usage:

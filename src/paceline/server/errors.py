@@ -138,10 +138,10 @@ def install(app: FastAPI) -> None:
     app.add_exception_handler(RequestValidationError, of_fields)
 
 
-
 def wrong_field(errors: Sequence[Mapping[str, Any]]) -> ApiError:
-    """The error for the first field at fault, of what pydantic found."""
-    first = errors[0]
+    """The error for one field at fault, of those that pydantic found."""
+    # Of a field that may be of several kinds, the error within the one that came says most.
+    first = max(errors, key=lambda error: len(error["loc"]))
     kind, said = first["type"], str(first["msg"]).removeprefix("Value error, ")
     param = ".".join(str(part) for part in first["loc"] if part != "body") or None
     if kind == "extra_forbidden":

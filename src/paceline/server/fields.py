@@ -15,6 +15,8 @@ from paceline.errors import InvalidInput
 from paceline.generate.choice import needs_draft_head, needs_draft_model
 
 INT64 = 2**63
+_AS_IN_PYTHON = {"top_p", "min_p", "frequency_penalty", "presence_penalty", "repetition_penalty"}
+_AS_IN_PYTHON |= {"allowed_token_ids", "stop", "stop_token_ids", "min_tokens", "ignore_eos"}
 _FORM = ("draft_storage", "draft_head_tokens")
 TOKEN_LOGPROBS = 20
 """The most alternatives to a token that may be asked for, as in OpenAI's interface."""
@@ -37,9 +39,11 @@ class StreamOptions(Fields):
 class Speculative(Fields):
     """How the drafts of one request are made."""
 
-    drafter: str | None = Field(None, min_length=1, max_length=200)
+    drafter: Annotated[str, Field(min_length=1, max_length=200)] | None = None
     num_draft_tokens: Literal["auto"] | Annotated[int, Field(ge=0, le=64)] | None = None
 
+
+_AS_THE_SERVER = Speculative()
 
 TokenId = Annotated[int, Field(ge=0, lt=2**31)]
 Stops = Annotated[
@@ -104,9 +108,7 @@ class Sampled(Fields):
 
     def sampling(self) -> dict[str, Any]:
         """Its part of the options of `generate`; the temperature is 1 unless it is given."""
-        names = ("top_p", "min_p", "frequency_penalty", "presence_penalty", "repetition_penalty")
-        names += ("allowed_token_ids", "stop", "stop_token_ids", "min_tokens", "ignore_eos")
-        found = {name: value for name in names if (value := getattr(self, name)) is not None}
+        found: dict[str, Any] = self.model_dump(include=_AS_IN_PYTHON, exclude_none=True)
         found["temperature"] = 1.0 if self.temperature is None else self.temperature
         if self.top_k is not None:
             found["top_k"] = max(self.top_k, 0)  # -1 is vLLM's word for all
@@ -126,7 +128,8 @@ class Sampled(Fields):
         Raises:
             InvalidInput: it names a drafter that this server cannot offer, or two at once.
         """
-        asked = self.speculative if isinstance(self.speculative, Speculative) else Speculative()
+        asked = self.speculative if isinstance(self.speculative, Speculative) else _AS_THE_SERVER
+        found: dict[str, Any]
         if prediction is not None:
             if self.speculative is False or asked.drafter not in (None, "predicted-output"):
                 raise InvalidInput(

@@ -9,12 +9,11 @@ from fastapi import APIRouter
 from pydantic import Field, model_validator
 from starlette.responses import JSONResponse, Response
 
-import paceline
 from paceline.errors import PacelineError
 from paceline.server.errors import ApiError
 from paceline.server.fields import Fields, TokenId
 from paceline.server.messages import Message
-from paceline.server.service import Service
+from paceline.server.service import VERSION, Service
 from paceline.text import ChatOptions, encode_plain, encode_prompt
 
 
@@ -55,12 +54,14 @@ def routes(service: Service) -> APIRouter:
         """Status 200 while the server takes requests and decodes them, else 503."""
         if service.engine.is_healthy:
             return JSONResponse({"status": "ok"})
-        raise ApiError(503, "the server is being stopped", code="server_stopping", kind="server_error")
+        raise ApiError(
+            503, "the server is being stopped", code="server_stopping", kind="server_error"
+        )
 
     @router.get("/version")
     async def version() -> dict[str, str]:
         """The version of Paceline."""
-        return {"version": paceline.__version__}
+        return {"version": VERSION}
 
     @router.get("/v1/models", tags=["OpenAI"])
     async def models() -> dict[str, Any]:
@@ -81,7 +82,7 @@ def routes(service: Service) -> APIRouter:
             ids = await asyncio.to_thread(_encode, service, fields)
         except PacelineError as error:
             raise service.plain(error) from error
-        told = {"count": len(ids), "max_model_len": info.max_length, "tokens": ids}
+        told: dict[str, Any] = {"count": len(ids), "max_model_len": info.max_length, "tokens": ids}
         if fields.return_token_strs:
             told["token_strs"] = [service.tokens.text_of(token) for token in ids]
         return told

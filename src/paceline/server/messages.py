@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from typing import Any, Literal
 
 from pydantic import Field, model_validator
@@ -35,10 +36,8 @@ class ToolCall(Fields):
     def for_template(self) -> dict[str, Any]:
         """As templates read it: most write the arguments as JSON themselves."""
         arguments: Any = self.function.arguments
-        try:
+        with suppress(ValueError, RecursionError):  # what a model wrote need not be JSON
             arguments = json.loads(arguments)
-        except (ValueError, RecursionError):
-            pass  # what a model wrote need not be JSON
         function = {"name": self.function.name, "arguments": arguments}
         return {"id": self.id, "type": "function", "function": function}
 
@@ -82,9 +81,9 @@ class Message(Fields):
 
 
 def text_of_parts(content: str | list[Part]) -> str:
-    """The text of a content.
+    r"""The text of a content.
 
     >>> text_of_parts([Part(type="text", text="one"), Part(type="text", text="two")])
-    'one\\ntwo'
+    'one\ntwo'
     """
     return content if isinstance(content, str) else "\n".join(part.text for part in content)

@@ -7,9 +7,9 @@ import secrets
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from importlib.metadata import version
 from typing import Any
 
-import paceline
 from paceline.errors import ContextOverflow, InvalidInput
 from paceline.generate.api import LanguageModel, Prompt
 from paceline.generate.async_engine import Answers, Engine
@@ -20,7 +20,8 @@ from paceline.server.settings import Settings
 from paceline.server.tokens import Tokens
 from paceline.text import ChatOptions
 
-FINGERPRINT = f"paceline-{paceline.__version__}"
+VERSION = version("paceline")
+FINGERPRINT = f"paceline-{VERSION}"
 """What answers tell of the software, as OpenAI's `system_fingerprint`."""
 
 

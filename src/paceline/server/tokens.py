@@ -38,7 +38,7 @@ class Tokens:
         return self.bytes_of(token).decode(errors="replace")
 
     def _name(self, token: int) -> str:
-        """Its text if it is one, else its bytes, as OpenAI writes them; names differ if bytes do."""
+        """Its text if it is one, else its bytes as OpenAI writes them, so that names differ."""
         written = self.bytes_of(token)
         try:
             return written.decode()
