@@ -214,6 +214,10 @@ class Target(Protocol):
         """
         ...
 
+    def slot_bytes(self, capacity: int) -> int:
+        """The memory that a slot for `capacity` tokens takes when it is full, in bytes."""
+        ...
+
     def length(self, slot: Any) -> int:
         """The number of cached tokens."""
         ...

@@ -58,6 +58,8 @@ class Traits:
         greedy_drafts: for drafters: the same when the target's temperature is 0, if it differs.
         looks_ahead: for verifiers: it asks for distributions after draft tokens that it may still
             reject. Logits processors that may be stateful are refused with it.
+        num_cached_layers: for draft heads: the layers of its own that keep keys and values of the
+            text, for the memory that a request takes.
         uses_clock: for controllers: its draft lengths depend on timings, so they differ from run to
             run.
 
@@ -75,6 +77,7 @@ class Traits:
     drafts: DraftKinds = _UNDECLARED
     greedy_drafts: DraftKinds = _UNDECLARED
     looks_ahead: bool = False
+    num_cached_layers: int = 0
     uses_clock: bool = False
 
     def drafts_where(self, *, is_greedy: bool) -> DraftKinds:

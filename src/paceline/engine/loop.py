@@ -11,6 +11,7 @@ from paceline.core.events import Event, Failed, FinishReason
 from paceline.core.protocols import Target
 from paceline.engine.admission import Admission
 from paceline.engine.gather import advance_together, score_each
+from paceline.engine.memory import is_out_of_memory, num_bytes
 from paceline.engine.request import Request, StopRule
 from paceline.engine.scheduler import Load, Scheduler
 from paceline.engine.sequence import ActiveSequence, SharedPass, Stage
@@ -35,6 +36,10 @@ class Engine:
         max_sequences: how many are decoded at once; the others wait. None has no limit.
         max_waiting: how many may wait beyond those whose turn comes at the next step. None has no
             limit.
+        memory: how many bytes the requests may take that are decoded at once: each is counted with
+            the target's state, the drafter's and the logits of a round at its full length, prompt
+            and `max_tokens` together. Weights, and what a pass computes, are not part of it. The
+            others wait, in order. None has no limit.
         clock: seconds that only rise, for the time limits of requests.
         admission: cuts the drafts of a round to what a pass over all of them is worth; None scores
             them as they are.
@@ -54,11 +59,12 @@ class Engine:
         prefill_rows: int = PREFILL_ROWS,
         max_sequences: int | None = None,
         max_waiting: int | None = None,
+        memory: int | None = None,
         admission: Admission | None = None,
         clock: Callable[[], float] = monotonic,
     ) -> None:
         self._target, self._admission, self._clock = target, admission, clock
-        self._scheduler = Scheduler(prefill_rows, max_sequences, max_waiting)
+        self._scheduler = Scheduler(prefill_rows, max_sequences, max_waiting, memory)
         self._count = 0
         self._stepping = False
         # In invariant mode nothing may change that rounds differently, threads included.
@@ -71,7 +77,7 @@ class Engine:
 
     @property
     def load(self) -> Load:
-        """How many requests are decoded, and how many wait."""
+        """How many requests are decoded and wait, and what they take."""
         return self._scheduler.load
 
     def add(self, request: Request) -> int:
@@ -81,11 +87,13 @@ class Engine:
             Its id, which its events name.
 
         Raises:
-            InvalidInput: a request that cannot be served.
+            InvalidInput: a request that cannot be served, or takes more than `memory`.
             QueueFull: `max_waiting` requests wait.
         """
-        now = self._clock()
-        self._scheduler.add(ActiveSequence(self._count, request, self._target, now))
+        sequence = ActiveSequence(self._count, request, self._target, self._clock())
+        if self._scheduler.memory is not None:
+            sequence.num_bytes = num_bytes(request, sequence.limit, self._target)
+        self._scheduler.add(sequence)
         self._count += 1
         return self._count - 1
 
@@ -120,8 +128,8 @@ class Engine:
         with self._threads():
             advance_together([sequence.drafting() for sequence in drafting])
         for sequence in drafting:
-            if sequence.drafting().error is not None:
-                yield from self._attempt(sequence, sequence.check_drafting)
+            if sequence.is_open and sequence.drafting().error is not None:
+                yield from self._attempt(sequence, sequence.check_drafting, of_pass=True)
         drafted, prompts = [s for s in drafting if s.has_draft], scheduler.prompts()
         chosen, chunks = [*drafted, *prompts], [sequence.work() for sequence in prompts]
         if self._admission is not None and drafted:
@@ -135,7 +143,10 @@ class Engine:
             answers = score_each(self._target, work) if work else ()
         shared = SharedPass.of(work, perf_counter() - start)
         for sequence, item, answer in zip(chosen, work, answers, strict=True):
-            yield from self._attempt(sequence, partial(sequence.take, item, answer, shared))
+            if sequence.is_open:
+                action = partial(sequence.take, item, answer, shared)
+                of_pass = isinstance(answer, Exception)
+                yield from self._attempt(sequence, action, of_pass=of_pass)
         self._stepping = False
         scheduler.drop_cancelled()
 
@@ -146,15 +157,28 @@ class Engine:
                 stack.callback(sequence.close)
 
     def _attempt(
-        self, sequence: ActiveSequence, action: Callable[[], Event | None]
+        self,
+        sequence: ActiveSequence,
+        action: Callable[[], Event | None],
+        *,
+        of_pass: bool = False,
     ) -> Generator[Event]:
-        """Do a part of a sequence's work, and close it where that was the end; an error is one."""
-        if self._scheduler.is_cancelled(sequence):
+        """Do a part of a sequence's work, and close it where that was the end; an error is one.
+
+        Where memory did not suffice, it can try again later. After a pass, which changes nothing,
+        the youngest makes room for it.
+        """
+        scheduler = self._scheduler
+        if scheduler.is_cancelled(sequence):
             return
         try:
             with self._threads():
                 event = action()
         except Exception as error:  # noqa: BLE001 - it ends this request alone
+            if is_out_of_memory(error) and (
+                scheduler.set_back_youngest() if of_pass else scheduler.set_back(sequence)
+            ):
+                return
             yield self._end(sequence, sequence.failed(error))
             return
         if event is not None:

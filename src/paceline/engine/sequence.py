@@ -13,7 +13,7 @@ from paceline.core.drafts import ROOT, Budget, Draft, Outcome
 from paceline.core.events import Event, Failed, Finished, FinishReason, Prefilled, Round
 from paceline.core.hidden import Hidden
 from paceline.core.passes import steps_of
-from paceline.core.protocols import Steps, Target, Work
+from paceline.core.protocols import ControllerSession, Steps, Target, Work
 from paceline.core.target import Committed, Need, Opening, Scores
 from paceline.engine.contract import check_draft, check_verdict
 from paceline.engine.diagnostics import Laws, diagnostics
@@ -97,46 +97,74 @@ class ActiveSequence:
         self.needs_logits = Need.LOGITS in request.drafter.needs
         self.hidden = Hidden.union(request.drafter.needs)
         self.stage = Stage.WAITING
+        self.num_bytes = 0
+        """The memory that it takes at its full length, where the engine has a budget of it."""
+        self.controller: ControllerSession | None = None
         self.prefill_seconds = 0.0
+        self._is_read = False
         self._prefill_rows = 0
         self._drafting: Drafting | None = None
 
     def start(self) -> None:
-        """Open the slot and the sessions."""
+        """Open the slot and the sessions; after `set_back`, for the text so far."""
         start, target, request = perf_counter(), self.target, self.request
-        most = self.limit - self.num_prompt_tokens
-        # Without a reason to end before, the answer has as many tokens as it may have.
-        ends = bool(request.stop_token_ids or request.stop_rules)
-        least = request.min_tokens if ends else most
-        self.controller = request.controller.open(
-            Opening(self.num_prompt_tokens, most, min(least, most), target.info)
-        )
+        if self.controller is None:
+            self.controller = self._open_controller()
         self.slot = target.open(self.limit) if request.slot is None else request.slot
         try:
             self.session = request.drafter.open(target.view(self.slot), self.limit)
         except BaseException:
             self._close_slot()
             raise
-        self.stage, self.told = Stage.READING, self.num_prompt_tokens
+        self.stage, self.told = Stage.READING, len(self.tokens)
         # Of what is cached the hidden states are gone.
         known = 0 if self.hidden is not None else target.length(self.slot)
-        target.rollback(self.slot, min(known, self.num_prompt_tokens - 1))
+        target.rollback(self.slot, min(known, len(self.tokens) - 1))
         self._look_for_more(start)
 
+    def _open_controller(self) -> ControllerSession:
+        request = self.request
+        most = self.limit - self.num_prompt_tokens
+        # Without a reason to end before, the answer has as many tokens as it may have.
+        ends = bool(request.stop_token_ids or request.stop_rules)
+        least = request.min_tokens if ends else most
+        return request.controller.open(
+            Opening(self.num_prompt_tokens, most, min(least, most), self.target.info)
+        )
+
+    @property
+    def can_be_set_back(self) -> bool:
+        """Whether `set_back` loses nothing: the slot is its own, and all of its text was told."""
+        return self.request.slot is None and self.told in (None, len(self.tokens))
+
+    def set_back(self) -> None:
+        """Free what was opened. It can start again and go on with the same tokens.
+
+        They follow from the text, and from draws that are keyed by seed and position. A draft that
+        is made is kept, since a second one would draw other numbers. One in the making is lost: a
+        rule whose tokens depend on the draft may then decide otherwise, by the same distribution.
+        """
+        kept = self._drafting if self.has_draft else None
+        self.close()
+        self.stage, self._drafting = Stage.WAITING, kept
+
     def next_chunk(self, rows: int) -> list[int]:
-        """The next tokens of the prompt, at most `rows`; its last token is left to the rounds."""
+        """The next tokens of the text to read, at most `rows`; the last is left to the rounds."""
         self._prefill_rows = rows
         cached = self.target.length(self.slot)
-        return self.tokens[cached : min(cached + rows, self.num_prompt_tokens - 1)]
+        return self.tokens[cached : min(cached + rows, len(self.tokens) - 1)]
 
-    def observe_prompt(self) -> Prefilled:
+    def observe_prompt(self) -> Prefilled | None:
         """Show the prompt to the drafter; one that needs hidden states has seen it in parts."""
         start = perf_counter()
-        if self.hidden is None or self.num_prompt_tokens == 1:
+        if self.hidden is None or len(self.tokens) == 1:
             self.session.observe(Committed(tuple(self.tokens)))
         self.stage = Stage.DECODING
         if len(self.tokens) == self.limit:
             self.reason = FinishReason.LENGTH
+        if self._is_read:
+            return None  # it was told before the sequence was set back
+        self._is_read = True
         return Prefilled(
             id=self.id,
             num_prompt_tokens=self.num_prompt_tokens,
@@ -154,9 +182,15 @@ class ActiveSequence:
         return self._drafting
 
     def check_drafting(self) -> None:
-        """Raise what drafting raised."""
-        if self._drafting is not None and self._drafting.error is not None:
-            raise self._drafting.error
+        """Raise what drafting raised; it is forgotten, and could be tried again."""
+        drafting, self._drafting = self._drafting, None
+        if drafting is not None and drafting.error is not None:
+            raise drafting.error
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it has a slot and a session: it is neither set back nor at its end."""
+        return self.stage not in (Stage.WAITING, Stage.CLOSED)
 
     @property
     def has_draft(self) -> bool:
@@ -175,9 +209,7 @@ class ActiveSequence:
         if self.stage is Stage.READING:
             chunk = self.next_chunk(self._prefill_rows)
             return Work(self.slot, chunk, logits=False, hidden=self.hidden)
-        draft = self.draft
-        self.draft_seconds, self._drafting = self.drafting().seconds, None
-        return Work(self.slot, self.tokens[-1:], draft, hidden=self.hidden)
+        return Work(self.slot, self.tokens[-1:], self.draft, hidden=self.hidden)
 
     def take(self, item: Work, answer: Answer, shared: SharedPass) -> Event | None:
         """Go on with what the pass said of `item`."""
@@ -198,12 +230,13 @@ class ActiveSequence:
         return self.observe_prompt() if self.stage is Stage.READ else None
 
     def _look_for_more(self, start: float) -> None:
-        if self.target.length(self.slot) == self.num_prompt_tokens - 1:
+        if self.target.length(self.slot) == len(self.tokens) - 1:
             self.stage = Stage.READ
         self.prefill_seconds += perf_counter() - start
 
     def _propose(self) -> Steps[Draft]:
         """Ask for a draft that leaves room for the token that every round adds."""
+        assert self.controller is not None
         budget = self.controller.budget()
         room = self.limit - len(self.tokens) - 1
         if (most := self.target.info.max_draft_tokens) is not None:
@@ -226,6 +259,8 @@ class ActiveSequence:
 
     def advance(self, draft: Draft, scores: Scores, shared: SharedPass) -> Round:
         """Verify the draft, cut the block where the answer ends, commit it, tell it."""
+        assert self.controller is not None
+        drafting, self._drafting = self.drafting(), None
         start = perf_counter()
         laws = Laws(self.warp, scores.logits, draft, self.request.keep_scores)
         verdict = self.request.verifier.verify(draft, laws, self.request.noise, len(self.tokens))
@@ -246,7 +281,7 @@ class ActiveSequence:
         if scores.hidden is not None:
             hidden = scores.hidden.rows([0, *(1 + node for node in path)])
         self.session.observe(Committed(committed, draft, path, logits, hidden))
-        draft_seconds = self.draft_seconds + perf_counter() - start
+        draft_seconds = drafting.seconds + perf_counter() - start
         accepted = min(kept, len(verdict.path))
         rejected = len(committed) > accepted and bool(draft.children((ROOT, *verdict.path)[-1]))
         self.controller.observe(

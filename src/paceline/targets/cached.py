@@ -17,6 +17,7 @@ from paceline.errors import ContextOverflow, ContractViolation, InvalidInput
 from paceline.targets.attention import Pass, Segment
 from paceline.targets.decoder import Decoder, Output
 from paceline.targets.slot import Slot
+from paceline.targets.state.protocol import State
 from paceline.targets.text_head import Columns
 
 PREFILL_ROWS = 512
@@ -48,6 +49,7 @@ class CachedTarget:
         self.decoder = decoder
         self.fixed_rows, self.fixed_keys = fixed_rows, fixed_keys
         self.prefill_rows = prefill_rows
+        self._sample: State | None = None
         self.info = _info(decoder.info, fixed_rows)
         """See `protocols.Target.info`."""
 
@@ -59,10 +61,22 @@ class CachedTarget:
                 f"{self.info.name} takes {limit} tokens, prompt and answer together; "
                 f"{capacity} were asked for"
             )
-        rows = -(-capacity // self.fixed_keys) * self.fixed_keys + self.fixed_keys
         # Columns for the text come and go, and a product of another width may round differently.
         head = self.decoder.text_head() if self.fixed_rows is None else None
-        return Slot(capacity, self.decoder.state(rows), head=head)
+        return Slot(capacity, self.decoder.state(self._rows(capacity)), head=head)
+
+    def slot_bytes(self, capacity: int) -> int:
+        """See `protocols.Target.slot_bytes`; known from a pass over one token."""
+        if self._sample is None:
+            slot = self.open(1)
+            self.score([Work(slot, (0,), logits=False)])
+            self.commit(slot, ())
+            self._sample = slot.state
+        return self._sample.bytes_for(self._rows(capacity))
+
+    def _rows(self, capacity: int) -> int:
+        """The rows of a slot: in invariant mode, attention reads beyond the last token."""
+        return -(-capacity // self.fixed_keys) * self.fixed_keys + self.fixed_keys
 
     def length(self, slot: Slot) -> int:
         """See `protocols.Target.length`."""

@@ -81,6 +81,10 @@ class TableTarget:
             raise ContextOverflow(f"the table takes {limit} tokens; {capacity} were requested")
         return TableSlot()
 
+    def slot_bytes(self, capacity: int) -> int:
+        """See `protocols.Target.slot_bytes`: a token is counted as eight bytes."""
+        return 8 * capacity
+
     def length(self, slot: TableSlot) -> int:
         """See `protocols.Target.length`."""
         return len(slot.tokens)

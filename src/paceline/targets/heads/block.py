@@ -116,6 +116,11 @@ class BlockHead:
         layers = sum(layer.num_bytes for layer in self.layers)
         return layers + (0 if output is None else output.num_bytes)
 
+    @property
+    def num_cached_layers(self) -> int:
+        """See `core.traits`."""
+        return len(self.layers)
+
     def open(self, target: TargetView, capacity: int) -> BlockState:
         """See `contract.Head.open`."""
         check_view(self.name, self.needs, self.fuse.width, self.vocabulary, target)

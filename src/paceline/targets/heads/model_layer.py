@@ -90,6 +90,11 @@ class ModelLayerNetwork:
         return self.vocabulary.needs | {self.fuse.reads}
 
     @property
+    def num_cached_layers(self) -> int:
+        """See `core.traits`."""
+        return 1
+
+    @property
     def num_bytes(self) -> int:
         """The weights of its own that a pass reads."""
         output = self.vocabulary.output

@@ -135,6 +135,11 @@ class FeatureNetwork:
         return self.vocabulary.needs | {self.fuse.reads}
 
     @property
+    def num_cached_layers(self) -> int:
+        """See `core.traits`."""
+        return len(self.layers)
+
+    @property
     def num_bytes(self) -> int:
         """The weights of its own that a pass reads."""
         output = self.vocabulary.output

@@ -285,6 +285,11 @@ class FeatureHead:
         """See `contract.Head.num_bytes`."""
         return self.network.num_bytes
 
+    @property
+    def num_cached_layers(self) -> int:
+        """See `core.traits`."""
+        return self.network.num_cached_layers
+
     def open(self, target: TargetView, capacity: int) -> FeatureState:
         """See `contract.Head.open`."""
         kind = FeatureState if self.network.mask_feature is None else ParallelState

@@ -45,13 +45,17 @@ class KeyValueCache:
         """See `protocol.State.num_bytes`."""
         return sum(tensor.nbytes for layer in self.layers for tensor in layer)
 
+    def bytes_for(self, capacity: int) -> int:
+        """See `protocol.State.bytes_for`."""
+        return self.num_bytes // self.rows * _whole_blocks(capacity + SLACK)
+
     def begin(self, start: int, end: int) -> None:
         """See `protocol.State.begin`."""
         self.reserve(end)
 
     def reserve(self, rows: int) -> None:
         """Make room for this many rows; the layers grow when they are next written."""
-        self.rows = max(self.rows, -(-rows // BLOCK) * BLOCK)
+        self.rows = max(self.rows, _whole_blocks(rows))
 
     def write(self, layer: int, keys: Tensor, values: Tensor, start: int) -> None:
         """Write rows `[heads, n, head_dim]` at `start`. The length does not change."""
@@ -100,6 +104,10 @@ class KeyValueCache:
     def layers(self) -> list[tuple[Tensor, Tensor]]:
         """Keys and values of every layer, whole, in layer order."""
         return [(self._keys[layer], self._values[layer]) for layer in sorted(self._keys)]
+
+
+def _whole_blocks(rows: int) -> int:
+    return -(-rows // BLOCK) * BLOCK
 
 
 def keys_and_values(state: State) -> KeyValueCache:

@@ -35,6 +35,13 @@ class State(Protocol):
         """The memory that it holds, in bytes."""
         ...
 
+    def bytes_for(self, capacity: int) -> int:
+        """The memory that such a state takes with `capacity` tokens, in bytes.
+
+        Known from what was written: there was a pass before.
+        """
+        ...
+
     def begin(self, start: int, end: int) -> None:
         """Before a pass: it writes rows from `start` on and reads none from `end` on.
 

@@ -55,6 +55,11 @@ class SnapshotState(Generic[T]):
         values = [*(value for _, value in self._snapshots), *self._pending.values()]
         return sum(self._num_bytes(value) for value in values)
 
+    def bytes_for(self, capacity: int) -> int:
+        """See `protocol.State.bytes_for`: the snapshots of a thinned text, and one to come."""
+        most = max(self._num_bytes(value) for _, value in self._snapshots)
+        return most * (2 * capacity.bit_length() + 2)
+
     def begin(self, start: int, end: int) -> None:
         """See `protocol.State.begin`."""
         self._pending = {row: value for row, value in self._pending.items() if row < start}
