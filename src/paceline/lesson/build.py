@@ -40,7 +40,8 @@ def build_lesson() -> str:
     """
     style = _page("page.css")
     modules = _import_map(
-        (name, f"data:text/javascript;charset=utf-8,{quote(text, safe=_PLAIN)}")
+        # Its name at the end is what a browser's console shows in place of all the text.
+        (name, _data_url(f"{text}\n//# sourceURL={name}"))
         for name, text in _modules()
     )
     policy = (
@@ -106,6 +107,10 @@ def _named(folder: str, ending: str) -> list[str]:
     return [
         item.name for item in _folder().joinpath(folder).iterdir() if item.name.endswith(ending)
     ]
+
+
+def _data_url(text: str) -> str:
+    return f"data:text/javascript;charset=utf-8,{quote(text, safe=_PLAIN)}"
 
 
 def _import_map(places: Iterable[tuple[str, str]]) -> str:

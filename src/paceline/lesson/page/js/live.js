@@ -75,9 +75,8 @@ class Live {
     this.message = "";
     const reader = new TraceReader();
     const { race, form } = this;
-    race.pause();
     announce(T.live.started);
-    race.update();
+    race.pause();
     try {
       const answer = await fetch(`${this.root}/rounds`, {
         method: "POST",

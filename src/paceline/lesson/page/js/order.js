@@ -191,10 +191,10 @@ export class Order extends Widget {
       window.removeEventListener("pointercancel", end);
       ghost.remove();
       if (!moving) return;
-      // The click that follows a drag is not a choice.
+      // The click that ends a drag, in this very turn of the loop, is not a choice.
       const stop = (click) => click.stopPropagation();
       window.addEventListener("click", stop, { capture: true, once: true });
-      setTimeout(() => window.removeEventListener("click", stop, { capture: true }), 50);
+      setTimeout(() => window.removeEventListener("click", stop, { capture: true }), 0);
       const under = document.elementFromPoint(event.clientX, event.clientY);
       const slot = under?.closest?.("[data-slot]");
       if (event.type === "pointerup" && slot && this.contains(slot)) {

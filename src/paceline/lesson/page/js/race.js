@@ -23,7 +23,6 @@ export class Race extends Widget {
   static fields = { trace: choice("code", BUNDLED), speed: choice("1", SPEEDS) };
 
   read() {
-    this.stop = null;
     this.playing = false;
     this.message = "";
     this.live = live(this);
@@ -43,7 +42,7 @@ export class Race extends Widget {
 
   /** Show a trace, at its end. */
   show(trace, title) {
-    this.pause();
+    this.playing = false;
     this.trace = trace;
     this.title = title;
     this.opened = false;
@@ -104,7 +103,7 @@ export class Race extends Widget {
 
   pause() {
     this.playing = false;
-    if (this.isConnected && this.trace) this.update();
+    this.update();
   }
 
   /** One round of the speculative lane forward or back. */

@@ -144,7 +144,7 @@ export class Rounds extends Widget {
     return isTree ? this.tree() : this.chain();
   }
 
-  name(node) {
+  text(node) {
     const { draft } = this.round;
     return visible(draft.pieces?.[node] ?? `[${draft.tokens[node]}]`);
   }
@@ -167,7 +167,7 @@ export class Rounds extends Widget {
       T.rounds.chainHead,
       this.round.draft.tokens.map((_, node) => {
         const { q, p, keep } = this.chances(node);
-        const cell = all[node] === "kept" ? html`<code>${this.name(node)}</code>` : html`<del><code>${this.name(node)}</code></del>`;
+        const cell = all[node] === "kept" ? html`<code>${this.text(node)}</code>` : html`<del><code>${this.text(node)}</code></del>`;
         return [cell, q, p, keep, T.rounds.fates[all[node]]];
       }),
     );
@@ -184,7 +184,7 @@ export class Rounds extends Widget {
     const branch = (node) => html`<ul>
       ${children(node).map(
         (child) => html`<li data-node=${child} data-fate=${all[child]}>
-          <code>${this.name(child)}</code> ${T.rounds.listed(this.chances(child), T.rounds.fates[all[child]])}
+          <code>${this.text(child)}</code> ${T.rounds.listed(this.chances(child), T.rounds.fates[all[child]])}
           ${children(child).length ? branch(child) : nothing}
         </li>`,
       )}
@@ -192,7 +192,7 @@ export class Rounds extends Widget {
     return html`<figure>
       <figcaption>${T.rounds.treeCaption}</figcaption>
       <div class="scroll" tabindex="0" role="region" aria-label=${T.rounds.treeCaption}>
-        <svg class="tree" viewBox="0 0 ${width} ${height}" width=${width} height=${height} role="img" aria-label=${T.rounds.treeLabel(draft.path.map((node) => this.name(node)))}>
+        <svg class="tree" viewBox="0 0 ${width} ${height}" width=${width} height=${height} role="img" aria-label=${T.rounds.treeLabel(draft.path.map((node) => this.text(node)))}>
           ${draft.parents.map(
             (parent, node) => svg`<path class="branch ${all[node]}" data-node=${node}
               d="M${x(parent) + (parent < 0 ? 0 : COLUMN - 18)} ${y(parent)}C${x(node) - 4} ${y(parent)} ${x(node) - 16} ${y(node)} ${x(node)} ${y(node)}" />`,
@@ -201,7 +201,7 @@ export class Rounds extends Widget {
           ${draft.tokens.map(
             (_, node) => svg`<g class="node ${all[node]}">
               <rect x=${x(node)} y=${y(node) - 12} width=${COLUMN - 18} height="24" rx="5" />
-              <text x=${x(node) + 7} y=${y(node) + 4}>${shortened(this.name(node))}</text>
+              <text x=${x(node) + 7} y=${y(node) + 4}>${shortened(this.text(node))}</text>
             </g>`,
           )}
         </svg>

@@ -52,7 +52,7 @@ export class Stepper extends Widget {
         ${at >= 1
           ? this.row(
               T.stepper.rowScore,
-              places(k + 1).map((i) => html`<span class="cell law">p<sub>${i + 1}</sub></span>`),
+              places(k + 1).map((i) => html`<span class="cell law"><span>p<sub>${i + 1}</sub></span></span>`),
             )
           : nothing}
         ${at >= 3
@@ -72,7 +72,9 @@ export class Stepper extends Widget {
       <p class="sum" data-tokens>${T.stepper.sum(j, k)}</p>
       <div class="actions">
         ${button(T.previous, () => this.go(-1), { disabled: at === 0 })}
-        ${button(T.next, () => this.go(1), { disabled: at === STEPS.length - 1, kind: "primary" })}
+        ${at === STEPS.length - 1
+          ? button(T.stepper.again, () => this.set({ step: STEPS[0] }), { kind: "primary" })
+          : button(T.next, () => this.go(1), { kind: "primary" })}
         ${button(T.reset, () => this.reset())}
       </div>
     </div>`;
@@ -95,4 +97,4 @@ export class Stepper extends Widget {
   }
 }
 
-const letter = (i) => html`x<sub>${i + 1}</sub>`;
+const letter = (i) => html`<span>x<sub>${i + 1}</sub></span>`;

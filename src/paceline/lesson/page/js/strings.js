@@ -41,6 +41,7 @@ export const T = {
     k: "Drafted tokens K",
     j: "Kept of them j",
     names: { draft: "Draft", score: "Score", test: "Test", add: "Add one", commit: "Commit" },
+    again: "From the first step",
     rowDraft: "Draft",
     rowScore: "Target’s distributions",
     rowOut: "Added to the text",
@@ -361,10 +362,9 @@ export const T = {
     ridge: "Rows that are free",
     verdict: (batch, { length, ratio, speed, best, bestSpeed }) => {
       if (length === 0) return "Without a draft this is plain decoding.";
+      const who = `With ${batch === 1 ? "one sequence" : `${batch} sequences at once`}, a pass over ${plural(length + 1, "row")}${batch === 1 ? "" : " of each"}`;
       const cost =
-        ratio < 1.005
-          ? `Checking ${length + 1} rows of each of ${plural(batch, "sequence")} takes no longer than one row`
-          : `Checking ${length + 1} rows of each of ${plural(batch, "sequence")} takes ${n2(ratio)} times as long as one row`;
+        ratio < 1.005 ? `${who} takes no longer than over one` : `${who} takes ${n2(ratio)} times as long as over one`;
       const end =
         best === length
           ? ""
@@ -404,8 +404,7 @@ export const T = {
       qa: "Questions",
       writing: "Prose",
     },
-    undrafted: (name, without, rounds) =>
-      `${name}: ${without} of ${rounds} rounds had no draft, since nothing matched.`,
+    undrafted: (name, without, rounds) => `${name}: ${without} of ${rounds} rounds had no draft.`,
     opened: (name, count) => `Opened ${name}: ${plural(count, "method")}.`,
     bad: (name, message) => `${name} cannot be shown: ${message}.`,
     schema: (schema) =>

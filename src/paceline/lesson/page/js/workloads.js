@@ -81,6 +81,11 @@ export class Workloads extends Widget {
     const { methods, predicted, model } = this.report;
     const method = methods[this.method];
     const sorted = [...method.categories].sort((a, b) => (b[1].rate ?? 0) - (a[1].rate ?? 0));
+    const gaps = sorted
+      .filter(([, part]) => part.drafts < part.rounds)
+      .map(([name, { rounds, drafts }]) =>
+        T.workloads.undrafted(T.workloads.categories[name] ?? name, rounds - drafts, rounds),
+      );
     return html`${menu(
         "workloads-method",
         T.workloads.method,
@@ -106,11 +111,7 @@ export class Workloads extends Widget {
         ]),
         "workloads",
       )}
-      ${sorted
-        .filter(([, part]) => part.drafts < part.rounds)
-        .map(([name, { rounds, drafts }]) =>
-          html`<p class="hint">${T.workloads.undrafted(T.workloads.categories[name] ?? name, rounds - drafts, rounds)}</p>`,
-        )}`;
+      ${gaps.length ? html`<p class="hint">${gaps.join(" ")}</p>` : nothing}`;
   }
 }
 
