@@ -10,7 +10,12 @@ run.
 from __future__ import annotations
 
 import re
+import sys
 from pathlib import Path
+
+from playwright.sync_api import Browser
+
+sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from tests.lesson.browser import launched, opened
 
@@ -48,9 +53,9 @@ _STILL = """elements => elements.map(element => {
 }).join("\\n")"""
 
 
-def drawn() -> dict[str, str]:
+def drawn(browser: Browser) -> dict[str, str]:
     """The markup of each figure."""
-    with launched() as browser, opened(browser, width=WIDTH) as page:
+    with opened(browser, width=WIDTH) as page:
         return {
             name: re.sub(r"\n\s+", "\n", page.eval_on_selector_all(selector, _STILL))
             for name, selector in FIGURES.items()
@@ -67,4 +72,5 @@ def filled(text: str, figures: dict[str, str]) -> str:
 
 
 if __name__ == "__main__":
-    INDEX.write_text(filled(INDEX.read_text("utf-8"), drawn()), "utf-8")
+    with launched() as chromium:
+        INDEX.write_text(filled(INDEX.read_text("utf-8"), drawn(chromium)), "utf-8")

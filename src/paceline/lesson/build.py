@@ -41,7 +41,7 @@ def build_lesson() -> str:
     style = _page("page.css")
     modules = _import_map(
         # Its name at the end is what a browser's console shows in place of all the text.
-        (name, _data_url(f"{text}\n//# sourceURL={name}"))
+        (name, _data_url(f"{_lean(text)}//# sourceURL={name}"))
         for name, text in _modules()
     )
     policy = (
@@ -107,6 +107,13 @@ def _named(folder: str, ending: str) -> list[str]:
     return [
         item.name for item in _folder().joinpath(folder).iterdir() if item.name.endswith(ending)
     ]
+
+
+def _lean(text: str) -> str:
+    """A module without indentation, empty lines and lines of comment: a tenth of the file less."""
+    lines = (line.strip() for line in text.splitlines())
+    kept = (line for line in lines if line and not line.startswith(("//", "/**", "* ", "*/")))
+    return "".join(f"{line}\n" for line in kept)
 
 
 def _data_url(text: str) -> str:

@@ -97,7 +97,8 @@ class Live {
         reader.line(line);
         if (reader.header) {
           // While it runs, what came is shown: the lanes are measured one after the other.
-          Object.assign(race, { trace: reader, title: T.live.title, now: Infinity });
+          Object.assign(race, { trace: reader, title: T.live.title });
+          race.now = race.length;
           race.update();
         }
       }

@@ -17,8 +17,10 @@ const LONGEST = 16;
  */
 export const readCosts = (text) => {
   const passes = JSON.parse(text)?.passes;
-  const fits = ({ rows, batch, context, seconds }) =>
-    [rows, batch].every((count) => Number.isSafeInteger(count) && count > 0) && context >= 0 && seconds > 0;
+  const fits = (pass) => {
+    const { rows, batch, context, seconds } = pass ?? {};
+    return [rows, batch].every((count) => Number.isSafeInteger(count) && count > 0) && context >= 0 && seconds > 0;
+  };
   if (!Array.isArray(passes) || passes.length === 0 || !passes.every(fits)) {
     throw new Error(T.planner.notCosts);
   }

@@ -11,6 +11,8 @@ const LETTERS = ["a", "b", "c", "d"];
 export class Quiz extends Widget {
   /** Questions as the page has them without scripts: options in a list, the answer in details. */
   read() {
+    this.onPaper = this.querySelector("ol");
+    this.onPaper.classList.add("forprint");
     this.questions = [...this.querySelectorAll(":scope > ol > li")].map((item) => {
       const answer = item.querySelector("details b").textContent.trim();
       return {
@@ -72,8 +74,9 @@ export class Quiz extends Widget {
 
   view() {
     return html`<div class="panel quiz">
-      ${this.at < this.asked.length ? this.asking() : this.review()}
-    </div>`;
+        ${this.at < this.asked.length ? this.asking() : this.review()}
+      </div>
+      ${this.onPaper}`;
   }
 
   asking() {

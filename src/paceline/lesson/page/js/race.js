@@ -145,7 +145,8 @@ export class Race extends Widget {
   }
 
   replay() {
-    const ended = this.now >= this.length;
+    const running = this.live.state === "running";
+    const ended = this.now >= this.length && !running;
     return html`<div class="controls two">
         ${menu(
           "race-trace",
@@ -160,7 +161,7 @@ export class Race extends Widget {
         ${segments(this, "speed", T.race.speed, T.race.speeds)}
       </div>
       <p class="prompt"><b>${T.race.prompt}</b> <span>${this.trace.header.prompt}</span></p>
-      <div class="transport">
+      <div class="transport" ?hidden=${running}>
         ${button(this.playing ? T.race.pause : T.race.play, () => this.play(), { kind: "primary" })}
         ${button(T.race.back, () => this.step(-1), { named: T.race.backNamed })}
         ${button(T.race.forward, () => this.step(1), { named: T.race.forwardNamed })}

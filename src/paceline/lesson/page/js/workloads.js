@@ -10,6 +10,7 @@ const isAmount = (value) => value === null || value === undefined || (typeof val
 
 /** One category's figures, whichever command wrote them. */
 const readPart = (part) => {
+  if (typeof part !== "object" || part === null) throw new Error(T.workloads.broken);
   const measured = part.speedup ?? null;
   const interval = measured ? [measured.low, measured.high] : (part.predicted_speedup_interval ?? null);
   const { rounds, drafted } = part.acceptance ?? {};
