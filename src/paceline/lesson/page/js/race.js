@@ -160,7 +160,7 @@ export class Race extends Widget {
         )}
         ${segments(this, "speed", T.race.speed, T.race.speeds)}
       </div>
-      <p class="prompt"><b>${T.race.prompt}</b> <span>${this.trace.header.prompt}</span></p>
+      <p class="prompt" tabindex="0" role="group" aria-label=${T.race.prompt}><b>${T.race.prompt}</b> ${this.trace.header.prompt}</p>
       <div class="transport" ?hidden=${running}>
         ${button(this.playing ? T.race.pause : T.race.play, () => this.play(), { kind: "primary" })}
         ${button(T.race.back, () => this.step(-1), { named: T.race.backNamed })}
