@@ -23,6 +23,7 @@ from paceline.cli import (
     drafters,
     generate,
     interrupts,
+    lesson,
     models,
     options,
     plan,
@@ -125,6 +126,7 @@ for _command in (
     plan.plan,
     audit.audit,
     drafters.drafters,
+    lesson.lesson,
 ):
     app.command(help=options.paragraphs(_command))(_command)
 app.add_typer(models.app, name="models")

@@ -277,7 +277,8 @@ TABLE: Mapping[str, Option] = {
         kind="whole",
     ),
     "trace": Option(
-        about="Write the run to a file, round by round: drafts, verdicts, times.",
+        about="Write the run to a file, round by round: drafts, verdicts, times. "
+        "`paceline lesson` replays it.",
         panel=OUTPUT,
         flags=("--trace",),
         metavar="FILE",
