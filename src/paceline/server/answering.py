@@ -30,7 +30,7 @@ class ClientGone(Exception):
 
 async def whole(service: Service, request: Request, answers: Answers) -> list[Generation]:
     """The finished answers, in order."""
-    async with _answering(service, request, answers) as items:
+    async with answering(service, request, answers) as items:
         found = {index: item async for index, item in items if isinstance(item, Generation)}
     return [found[index] for index in sorted(found)]
 
@@ -58,7 +58,7 @@ async def streamed(
     written = data_event if event is None else event
     stack = AsyncExitStack()
     try:
-        items = await stack.enter_async_context(_answering(service, request, answers))
+        items = await stack.enter_async_context(answering(service, request, answers))
         first = await anext(items)
     except BaseException:
         await stack.aclose()
@@ -103,7 +103,7 @@ class EventStream(StreamingResponse):
 
 
 @asynccontextmanager
-async def _answering(service: Service, request: Request, answers: Answers) -> AsyncIterator[Items]:
+async def answering(service: Service, request: Request, answers: Answers) -> AsyncIterator[Items]:
     """The items of the answers; what is not finished at the end is cancelled."""
     gone = asyncio.ensure_future(_gone(request))
     try:

@@ -11,7 +11,7 @@ from starlette.responses import Response
 
 from paceline.generate.api import LanguageModel
 from paceline.generate.async_engine import MAX_SEQUENCES, Engine
-from paceline.server import chat, completions, errors, info
+from paceline.server import chat, completions, errors, info, lesson
 from paceline.server.answering import ClientGone
 from paceline.server.guard import BodyGuard, FaultGuard, KeyGuard
 from paceline.server.service import VERSION, Service
@@ -57,7 +57,7 @@ def make_app(
         return Response(status_code=CLIENT_CLOSED_REQUEST)
 
     app.add_exception_handler(ClientGone, gone)
-    for part in (chat, completions, info):
+    for part in (chat, completions, info, lesson):
         app.include_router(part.routes(service))
     # The last one added stands first.
     app.add_middleware(FaultGuard, show=settings.show_errors)

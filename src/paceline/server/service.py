@@ -114,11 +114,11 @@ class Service:
         jobs: list[Job] = []
         for prompt in prompts:
             tokens = self.model.encode(prompt, chat)
-            self._check_prompt(tokens)
+            self.check_prompt(tokens)
             jobs += self.model.prepare([tokens] * num_answers, samples=True, **options)
         return jobs
 
-    def _check_prompt(self, tokens: Sequence[int]) -> None:
+    def check_prompt(self, tokens: Sequence[int]) -> None:
         """Refuse a prompt that is longer than prompts may be."""
         most = self.settings.limits.prompt_tokens
         if most is not None and len(tokens) > most:

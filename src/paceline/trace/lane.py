@@ -164,8 +164,9 @@ class LaneReader:
 
     def _finished(self, line: Mapping[str, Any]) -> None:
         reason = line.get("reason")
-        if reason not in {item.value for item in FinishReason}:
-            raise Wrong(f"reason must be stop or length; it is {reason!r}")
+        reasons = [item.value for item in FinishReason]
+        if reason not in reasons:
+            raise Wrong(f"reason must be one of {names(reasons)}; it is {reason!r}")
         if (count := whole(line, "num_tokens")) != self.num_tokens:
             raise Wrong(f"num_tokens must be the lane's, {self.num_tokens}; it is {count}")
         if self.pieces is not None and "piece" in line:

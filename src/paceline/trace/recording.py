@@ -7,6 +7,7 @@ so that a recording does not slow down what it times.
 from __future__ import annotations
 
 import json
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -52,7 +53,7 @@ class LaneRecorder:
         self.lines: list[dict[str, Any]] = []
         self.close = on_end
         self._tokenizer = tokenizer
-        self._noted: list[_Noted] = []
+        self._noted: deque[_Noted] = deque()
         self._tokens = list(prompt)
         self._text: list[str] = []
 
@@ -68,8 +69,9 @@ class LaneRecorder:
 
     def drain(self) -> list[dict[str, Any]]:
         """The lines of what was noted since the last call; `lines` has those of all calls."""
-        new = [self._line(noted) for noted in self._noted]
-        self._noted.clear()
+        new = []
+        while self._noted:  # another thread may note meanwhile
+            new.append(self._line(self._noted.popleft()))
         self.lines += new
         return new
 
