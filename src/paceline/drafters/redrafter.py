@@ -6,10 +6,11 @@ Source: Cheng et al. 2403.09919.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 from paceline.drafting.heads.contract import Head
 from paceline.drafting.heads.drafter import HeadDrafter
+from paceline.drafting.tree_settings import Children, Shape
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,5 +33,5 @@ class RedrafterDrafter(HeadDrafter):
     name: ClassVar[str] = "redrafter"
 
     head: Head = field(repr=False)
-    shape: Literal["chain", "dynamic", "static", "sequoia", "beam"] = "beam"
-    children: Literal["sampled", "independent", "chosen"] = "chosen"
+    shape: Shape = field(default="beam", kw_only=True)
+    children: Children = field(default="chosen", kw_only=True)

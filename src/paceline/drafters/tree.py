@@ -8,51 +8,33 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 from torch import Tensor
 
 from paceline.core.drafts import Budget, Draft
 from paceline.core.protocols import Noise, Steps, Target, Warp
-from paceline.core.sampling import SamplingParams
 from paceline.core.target import Committed, Need, TargetInfo
 from paceline.core.traits import DraftKinds
 from paceline.core.view import TargetView
 from paceline.drafting.kinds import CHOSEN_TREE, KindsByTemperature, drawn_or_chosen
-from paceline.drafting.model import DraftModel, Stop, check_params, own_params
+from paceline.drafting.model import DraftModel, Stop, check_params
 from paceline.drafting.tree import DraftTree
 from paceline.drafting.tree_draft import draw_tree
-from paceline.drafting.tree_plan import TreePlan, check_tree_settings, drawn_tree
+from paceline.drafting.tree_plan import TreePlan
+from paceline.drafting.tree_settings import TreeSettings, drawn_tree
 from paceline.errors import InvalidInput
 from paceline.sampling.warp import SamplingWarp
 
 
 @dataclass(frozen=True, slots=True)
-class TreeDrafter(KindsByTemperature):
+class TreeDrafter(TreeSettings, KindsByTemperature):
     """Draft a tree with a model of one's own.
 
     Args:
         model: the draft model, a target like any other, which scores trees.
-        shape: "dynamic" grows where the draft model is sure; "static" is given by `branching` or
-            `paths`; "sequoia" is the best for the acceptance by rank, found by dynamic programming;
-            "beam" is made of the paths of a beam search, whose children are "chosen".
-        children: "sampled" draws the children of a node without replacement, "independent" draws
-            them with it, "chosen" takes the most probable ones. Greedily all are chosen.
-        max_nodes: the most nodes of a tree; None is 16, and for the static shape all of it.
-        top_k: of the dynamic shape: the children of a node; where children are drawn, the nodes of
-            a level.
-        width: of the dynamic shape: the nodes of a level that get children. With 1 the draft model
-            runs as for a chain, and its next best tokens are leaves. Of "beam": the number of
-            beams. None is `top_k`.
-        branching: of the static shape: the children of every node, level by level.
-        paths: of the static shape: one path of ranks a node, as in `[[0], [1], [0, 0]]`.
-        acceptance: of "sequoia": the probability, by rank, that a child is accepted once its
-            parent is. None measures it, in each session for itself.
-        cost: of "sequoia": what a target pass takes on this machine, as `[rows, time]` pairs. The
-            size of the tree is then the one with the most tokens a second; None takes `max_nodes`.
-        draft_cost: of "sequoia": what a level of drafting takes, in the unit of `cost`.
-        params: sampling options of the draft, `SamplingParams` or a mapping of some of them; None
-            follows the target's.
+
+    For the other settings see `drafting.tree_settings.TreeSettings`.
 
     The depth is at most `num_draft_tokens`. A controller's bounds on confidence and entropy end
     single branches.
@@ -67,21 +49,6 @@ class TreeDrafter(KindsByTemperature):
     default_verifier: ClassVar[str] = "tree"
 
     model: Target = field(repr=False)
-    shape: Literal["dynamic", "static", "sequoia", "beam"] = "dynamic"
-    children: Literal["sampled", "independent", "chosen"] = "sampled"
-    max_nodes: int | None = None
-    top_k: int = 4
-    width: int | None = None
-    branching: Sequence[int] | None = None
-    paths: Sequence[Sequence[int]] | None = None
-    acceptance: Sequence[float] | None = None
-    cost: Sequence[Sequence[float]] | None = None
-    draft_cost: float = 0.0
-    params: SamplingParams | None = None
-
-    def __post_init__(self) -> None:
-        check_tree_settings(self)
-        object.__setattr__(self, "params", own_params(self.params))
 
     def _kinds(self, *, is_greedy: bool) -> DraftKinds:
         return drawn_or_chosen(

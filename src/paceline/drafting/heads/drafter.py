@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -16,7 +16,6 @@ from torch import Tensor
 from paceline.core.drafts import Budget, Draft
 from paceline.core.hidden import Hidden
 from paceline.core.protocols import Noise, Steps, Warp
-from paceline.core.sampling import SamplingParams
 from paceline.core.target import Committed, Need
 from paceline.core.traits import DraftKinds
 from paceline.core.view import TargetView
@@ -29,10 +28,11 @@ from paceline.drafting.kinds import (
     KindsByTemperature,
     drawn_or_chosen,
 )
-from paceline.drafting.model import Stop, check_params, draw_chain, own_params
+from paceline.drafting.model import Stop, check_params, draw_chain
 from paceline.drafting.tree import DraftTree
 from paceline.drafting.tree_draft import draw_tree
-from paceline.drafting.tree_plan import TREE_SHAPES, TreePlan, check_tree_settings, drawn_tree
+from paceline.drafting.tree_plan import TreePlan
+from paceline.drafting.tree_settings import TREE_SHAPES, TreeSettings, drawn_tree
 from paceline.errors import InvalidInput
 from paceline.sampling.warp import SamplingWarp
 
@@ -41,21 +41,14 @@ CHAIN = "chain"
 
 
 @dataclass(frozen=True, slots=True)
-class HeadDrafter(KindsByTemperature):
+class HeadDrafter(TreeSettings, KindsByTemperature):
     """Draft with a head that reads the target's hidden states.
 
     Args:
         head: the head, as `models.heads.load_head` returns it.
-        shape: "chain", or the shape of a tree: "dynamic" grows where the head is sure; "static" is
-            given by `branching` or `paths`; "sequoia" is the best for the acceptance by rank;
-            "beam" is made of the paths of a beam search, whose children are chosen.
-        children: of a tree: "sampled" draws the children of a node without replacement,
-            "independent" draws them with it, "chosen" takes the most probable ones. Greedily all
-            are chosen.
-        max_nodes, top_k, width, branching, paths, acceptance, cost, draft_cost: of a tree, see
-            `drafters.tree.TreeDrafter`.
-        params: sampling options of the draft, `SamplingParams` or a mapping of some of them; None
-            follows the target's.
+        shape: "chain", or the shape of a tree.
+
+    For `shape` and the other settings see `drafting.tree_settings.TreeSettings`.
 
     Raises:
         InvalidInput: a setting outside its range, of the wrong type, or of another shape; or a head
@@ -63,26 +56,15 @@ class HeadDrafter(KindsByTemperature):
     """
 
     name: ClassVar[str]
+    shapes: ClassVar[Sequence[str]] = (CHAIN, *TREE_SHAPES)
     needs_draft_head: ClassVar[bool] = True
     takes_any_head: ClassVar[bool] = False
     """Whether a head of any kind will do; otherwise it has to be for this drafter."""
 
     head: Head = field(repr=False)
-    shape: Literal["chain", "dynamic", "static", "sequoia", "beam"] = "dynamic"
-    children: Literal["sampled", "independent", "chosen"] = "sampled"
-    max_nodes: int | None = None
-    top_k: int = 4
-    width: int | None = None
-    branching: Sequence[int] | None = None
-    paths: Sequence[Sequence[int]] | None = None
-    acceptance: Sequence[float] | None = None
-    cost: Sequence[Sequence[float]] | None = None
-    draft_cost: float = 0.0
-    params: SamplingParams | None = None
 
     def __post_init__(self) -> None:
-        check_tree_settings(self, (CHAIN, *TREE_SHAPES))
-        object.__setattr__(self, "params", own_params(self.params))
+        TreeSettings.__post_init__(self)
         kind = getattr(self.head, "drafter", None)
         if kind is None:
             raise InvalidInput(

@@ -94,17 +94,12 @@ def verdicts(found: Recommendation) -> list[Verdict]:
         )
     if measured.checks_missing and not measured.interrupted:
         count = len(measured.checks) // 2
+        when = f"after {count} prompt{'s' if count > 1 else ''}" if count else "before a prompt"
         said.append(
             Verdict(
                 "warning",
                 "too little time",
-                "The time was up "
-                + (
-                    f"after {count} prompt{'s' if count > 1 else ''}"
-                    if count
-                    else "before a prompt"
-                )
-                + " of those that measure the gain. Give a larger --budget.",
+                f"The time was up {when} of those that measure the gain. Give a larger --budget.",
             )
         )
     if (overrun := found.overrun) is not None:
