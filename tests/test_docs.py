@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import sys
+import tomllib
 from functools import partial
 from pathlib import Path
 from types import ModuleType
@@ -17,8 +18,10 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM
 from transformers.generation.streamers import TextStreamer
+from typer.main import get_command
 
 import paceline
+from paceline.cli.main import app
 from paceline.generate import api, draft_heads, plugins
 from paceline.models.heads.loading import load_head, open_head
 from tests import tiny_tokenizers
@@ -108,6 +111,15 @@ def test_every_built_in_plug_in_has_its_place_in_the_docs() -> None:
     exactness = (ROOT / "docs/exactness.md").read_text(encoding="utf-8")
     for name in plugins.names("verifier"):
         assert f"`{name}`" in exactness
+
+
+def test_every_command_and_every_extra_is_named_where_readers_start() -> None:
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    for name in get_command(app).commands:  # type: ignore[attr-defined]
+        assert f"paceline {name}" in readme or f"make {name}" in readme, f"README: {name}"
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    for extra in project["optional-dependencies"].keys() - {"dev", "docs"}:
+        assert re.search(rf"pip install '\.\[[a-z,]*\b{extra}\b", readme), f"README: {extra}"
 
 
 def test_every_page_is_in_the_navigation() -> None:
