@@ -81,7 +81,7 @@ class Evidence:
                 self._went_right[j] += went
 
     def fade(self, weight: float) -> None:
-        """Let what was seen count no more than so many tests, so that news is heard."""
+        """Let what was seen count for at most `weight` tests, so that changes are noticed."""
         if self._tested[0] > weight:
             share = weight / self._tested[0]
             for values in (self._tested, self._accepted):

@@ -31,7 +31,7 @@ MODEL_ACCEPTANCE = 0.65
 _MODEL_WEIGHT = 3.0
 """How many tests that prior is worth."""
 _BIN_NEIGHBOUR = 3.0
-"""How many tests a position counts for the next one, within a bin. Behind a short match the first
+"""How many tests a position counts for the next one, within a bin. After a short match the first
 token is the doubtful one, so positions differ, and each soon counts for itself."""
 _FIRST_REACH = 3
 """The longest draft before any was accepted."""

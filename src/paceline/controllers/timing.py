@@ -38,7 +38,7 @@ _KNOWN = 3
 """From this many timings on, what a number of rows takes is believed, however much it is, and says
 whether the machine became slower."""
 _MOST_AT_ONCE = 1.6
-"""Before that it is believed to take at most so many times what the others say."""
+"""Until then it counts for at most this many times what the others suggest."""
 _LEVEL = 7
 """How many of the last passes tell the level of the machine, by their median, at the least."""
 _MOST_LEVEL = 24
@@ -142,7 +142,8 @@ class PassTimes:
         """A pass over `rows` rows took much less than was believed; so may others.
 
         Where only one number of rows is timed for a while, a machine that changes in the meantime
-        cannot be told from the price of those rows. What was believed of all but plain passes goes.
+        cannot be distinguished from the price of those rows. What was believed of all but plain
+        passes goes.
         """
         seen = self._seen.get(rows)
         self._seen = {n: times for n, times in self._seen.items() if n == plain}

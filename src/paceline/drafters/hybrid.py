@@ -99,7 +99,7 @@ class HybridSession:
         self._merged: Merged | None = None
 
     def observe(self, committed: Committed) -> None:
-        """See `protocols.DraftSession.observe`. Each drafter is told of its own draft alone."""
+        """See `protocols.DraftSession.observe`. Each sees the outcome of its own draft."""
         merged, self._merged = self._merged, None
         proposed = [part for part in self._parts if part.draft is not None]
         rows = (

@@ -54,7 +54,7 @@ class Metrics:
         if not isinstance(event, Round):
             return self
         accepted = event.num_accepted_tokens
-        own = 1 - event.prefill_rows / event.pass_rows  # the rest is told with the prompts
+        own = 1 - event.prefill_rows / event.pass_rows  # the rest is counted with the prompts
         # A block that the end of the answer cut at an accepted token rejected nothing.
         tested = accepted if len(event.tokens) == accepted else None
         return Metrics(

@@ -20,7 +20,7 @@ from paceline.train.prompts import Filter, Prompt, Prompts, Sampler
 from paceline.train.store import Store
 
 SHARD_ROUNDS = 2
-"""A shard holds so many sequences for each that is decoded at once."""
+"""The number of sequences in a shard for each one that is decoded at once."""
 
 PROMPT_SAMPLING = {"temperature": 1.0, "top_p": 0.95}
 """How the target's own prompts are drawn."""
@@ -29,7 +29,7 @@ PROMPT_TOKENS = 96
 """The longest prompt of the target's own."""
 
 SHARDS_IN_VAIN = 8
-"""So many shards in a row without an answer that can be used, and there will be none."""
+"""After this many shards in a row without a usable answer, there is taken to be none."""
 
 _OF_PROMPTS = 1 << 62
 """Separates the draws of prompts from those of answers."""
@@ -149,7 +149,7 @@ def fill(
         store: what there is already is gone on from.
         model: the target.
         source: where prompts come from.
-        passes: the filter of `source`; it is told what came before.
+        passes: the filter of `source`; it learns what came before.
         how: how to answer.
         hidden: the states to keep.
         num_tokens: answer tokens in all.

@@ -12,7 +12,7 @@ from paceline.errors import InvalidInput
 from paceline.train.store import Captured, Shard, Store
 
 HELD_OUT_EVERY = 16
-"""One sequence in so many is held out."""
+"""One of this many sequences is held out."""
 
 
 class Dataset:
@@ -22,8 +22,8 @@ class Dataset:
 
     Args:
         store: at least two sequences.
-        tokens: of the answers in it, the first so many and the rest of the last one; None is all.
-        sequences: the first so many; None is all.
+        tokens: how many tokens of its answers to take; the last answer is kept whole. None is all.
+        sequences: how many of the first sequences to take; None is all.
 
     Raises:
         InvalidInput: there are fewer sequences.

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 RECENT_S = 30.0
-"""The rate is that of the last so many seconds or more."""
+"""The shortest time, in seconds, over which the rate is taken."""
 
 
 class Progressed(NamedTuple):

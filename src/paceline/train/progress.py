@@ -10,7 +10,7 @@ from paceline.economics import stats
 from paceline.economics.stats import AcceptanceCounts
 
 PATIENCE = 5
-"""So many measurements in a row that are clearly worse than the best, and training ends."""
+"""Training ends after this many measurements in a row that are clearly worse than the best."""
 
 CLEARLY_WORSE = 0.01
 """The share of the best acceptance length by which one is. A plateau is no reason to end: the fall
@@ -22,7 +22,7 @@ class Point:
     """A measurement.
 
     Args:
-        step: after so many.
+        step: the number of steps so far.
         losses: the means over the steps since the last one, by draft position.
         counts: acceptance on held-out text.
     """

@@ -16,13 +16,13 @@ from typing import Any, NamedTuple, Protocol
 from paceline.errors import InvalidInput
 
 NGRAM = 8
-"""Prompts that share so many words in a row with an excluded text are thrown out."""
+"""A prompt is dropped if it shares this many words in a row with an excluded text."""
 
 FEWEST_WORDS = 2
 """A shorter prompt of the target's own says nothing."""
 
 MOST_IN_VAIN = 512
-"""So many candidates in a row without one that can be used, and the target has none to offer."""
+"""After this many unusable candidates in a row, the target is taken to have none to offer."""
 
 _MARK = "PromptGoesHere"
 

@@ -21,7 +21,7 @@ from paceline.workbench.report import (
 )
 
 MOST_POINTS = 120
-"""The loss of each step is averaged into so many points."""
+"""The number of points into which the losses of all steps are averaged."""
 
 DEFINITIONS = (
     (

@@ -79,7 +79,7 @@ def train(
         resume: go on with the run that is there.
         minutes: how long it may take; capture and training share it.
         stops: asked often; the run then ends with its state kept.
-        tell: told how far it is.
+        tell: called with how far it is.
         clock: seconds.
 
     Raises:
