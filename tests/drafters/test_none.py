@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from paceline.core.drafts import Budget
@@ -14,6 +16,7 @@ from paceline.sampling.noise import SeededNoise
 from paceline.sampling.warp import SamplingWarp
 from paceline.testing import check_drafter
 from tests.rigged import markov, run
+from tests.tiny_head_files import HEADS
 
 
 @pytest.mark.parametrize("k", [0, 1, 8])
@@ -43,3 +46,13 @@ def test_it_keeps_the_contract_of_drafters() -> None:
 
 def test_its_name_makes_it() -> None:
     assert isinstance(plugins.find("drafter", "none").make({}), NoDrafter)
+
+
+def test_no_drafter_of_the_package_is_without_a_proof_of_its_output() -> None:
+    """Heads are enumerated in `test_heads.py`, every other drafter in a file of its own."""
+    folder = Path(__file__).parent
+    points = plugins.points("drafter").values()
+    ours = {point.name for point in points if point.value.startswith("paceline.")}
+    for name in ours - HEADS.keys() - {"head"}:  # `head` hands over to the kind of its head
+        file = folder / f"test_{name.replace('-', '_')}.py"
+        assert "check_drafter(" in file.read_text(encoding="utf-8"), name
