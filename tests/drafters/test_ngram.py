@@ -17,6 +17,7 @@ from paceline.drafters.ngram import NgramDrafter
 from paceline.errors import InvalidInput
 from paceline.sampling.noise import SeededNoise
 from paceline.sampling.warp import SamplingWarp
+from paceline.testing import check_drafter
 
 INFO = TargetView(TargetInfo("table", vocab_size=10))
 
@@ -96,7 +97,7 @@ def test_a_text_that_repeats_is_drafted_in_full(period: int) -> None:
     assert propose(NgramDrafter(), [text], 8).tokens == tuple(i % period for i in range(8))
 
 
-def test_a_step_costs_the_same_behind_a_long_text() -> None:
+def test_a_step_costs_the_same_after_a_long_text() -> None:
     """The index is asked once for each n, and never walks the text."""
     session = NgramDrafter(max_ngram=3).open(INFO, 10**6)
     session.observe(Committed(tuple(i * i % 7 for i in range(5000))))
@@ -126,6 +127,15 @@ def test_a_reference_of_another_tokenizer_is_refused() -> None:
         NgramDrafter(references=((1, 2), (3, 10))).open(INFO, 10)
 
 
+@pytest.mark.parametrize(
+    "settings",
+    [{}, {"max_ngram": 2, "match": "oldest"}, {"references": ((1, 2, 0, 1, 1),)}],
+    ids=str,
+)
+def test_it_keeps_the_contract_and_the_distribution_of_the_output(settings: dict[str, Any]) -> None:
+    check_drafter(NgramDrafter(**settings), text_alone=True)
+
+
 class TestConfidence:
     TEXT = (1, 2, 3, 4, 5, 9, 1, 2, 3, 4)
 
@@ -145,7 +155,7 @@ class TestConfidence:
         draft = self.draft(Budget(1), (8, 2, 3, 4), references=((1, 2, 3, 4, 6),), min_ngram=2)
         assert (draft.tokens, draft.confidence) == ((6,), (3 / 5,))
 
-    def test_a_draft_ends_behind_a_token_of_little_confidence(self) -> None:
+    def test_a_draft_ends_after_a_token_of_little_confidence(self) -> None:
         assert len(self.draft(Budget(4, min_confidence=5 / 7))) == 1
         assert len(self.draft(Budget(4, min_path_confidence=0.45))) == 3  # .67, .48, .36
         assert len(self.draft(Budget(4, min_path_confidence=0.3))) == 4
