@@ -142,7 +142,7 @@ def _read(files: HeadFiles, options: HeadOptions) -> HydraHead:
     num_heads = 1 + max(head for head, _ in places)
     # Numbers of blocks have gaps where a layer without weights stands between them.
     numbers = sorted({number for _, number in places})
-    weight = files.take(places[min(places)])
+    weight = files.take(places[min(places)], (None, None), why="its kind")
     hidden = weight.shape[0]
     grounded = weight.shape[1] != hidden
     dtype = options.dtype_for(weight)

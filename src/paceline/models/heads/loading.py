@@ -13,7 +13,7 @@ from torch import Tensor
 
 from paceline.core.target import TargetInfo
 from paceline.drafting.heads.contract import Head
-from paceline.errors import InvalidInput, ModelError
+from paceline.errors import InvalidInput, ModelError, PacelineError
 from paceline.kernels.packing import Storage
 from paceline.models.heads import (
     blockwise,
@@ -29,6 +29,7 @@ from paceline.models.heads import (
 from paceline.models.heads.files import HeadFiles, open_files
 from paceline.models.heads.format import HeadFormat, HeadOptions
 from paceline.models.loading import check_storage
+from paceline.models.reasons import one_line
 
 FORMATS: tuple[HeadFormat, ...] = (
     medusa.FORMAT,
@@ -43,6 +44,9 @@ FORMATS: tuple[HeadFormat, ...] = (
     mtp.FORMAT,
 )
 """The formats, in the order in which they are tried: the first that recognises a file reads it."""
+
+_SURPRISES = (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
+"""What settings of a kind that no reader foresees may lead to."""
 
 DIALECTS = ("eagle", "vllm", "specforge", "speculators")
 """Who may have written a file; see `load_head`."""
@@ -138,9 +142,15 @@ class HeadFile:
         )
         try:
             return self.format.read(self.files.again(), options)
-        except (InvalidInput, ModelError) as error:
+        except PacelineError as error:
             error.add_note(f"read as a {self.format.name} head")
             raise
+        except _SURPRISES as error:
+            raise ModelError(
+                f"{self.files.path} cannot be read as a {self.format.name} head: its config.json "
+                f"says something that no such head has ({one_line(error):.200}); get the files "
+                "again, or those of another version"
+            ) from error
 
 
 def open_head(

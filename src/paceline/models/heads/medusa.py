@@ -168,7 +168,7 @@ def read_weights(files: HeadFiles) -> Weights:
     num_heads = 1 + max((head for head, _ in places), default=max(outputs, default=-1))
     num_blocks = 1 + max((number for _, number in places), default=-1)
     first = [*places.values(), *outputs.values()][0]
-    hidden = files.take(first).shape[-1]
+    hidden = files.take(first, (None, None)).shape[1]
     blocks = []
     for head in range(num_heads):
         own = []

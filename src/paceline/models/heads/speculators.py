@@ -38,12 +38,12 @@ def _recognises(files: HeadFiles) -> bool:
 
 def _known_kind(files: HeadFiles) -> str:
     kind = files.config["speculators_model_type"]
-    if kind not in READERS:
+    if not isinstance(kind, str) or kind not in READERS:
         raise UnsupportedModel(
             f"{files.path} is a head of kind {kind!r} in the speculators format; the kinds that "
             f"are known here are {', '.join(READERS)}"
         )
-    return str(kind)
+    return kind
 
 
 def _read(files: HeadFiles, options: HeadOptions) -> Head:
@@ -132,8 +132,10 @@ def _flag(config: Mapping[str, Any], setting: str, default: bool | None, name: s
 
 def _speculative_tokens(config: Mapping[str, Any]) -> int | None:
     """The draft length that the file proposes."""
-    methods = (config.get("speculators_config") or {}).get("proposal_methods") or [{}]
-    found = methods[0].get("speculative_tokens")
+    within = config.get("speculators_config")
+    methods = within.get("proposal_methods") if isinstance(within, Mapping) else None
+    first = methods[0] if isinstance(methods, list) and methods else None
+    found = first.get("speculative_tokens") if isinstance(first, Mapping) else None
     return found if isinstance(found, int) and found > 0 else None
 
 

@@ -31,6 +31,9 @@ def target_head_is_whole(name: str) -> InvalidInput:
     )
 
 
+_MOST = {"num_hidden_layers": 1000, "head_dim": 65536}
+"""Settings by which things are made before any weight is looked at; more would fill the memory."""
+
 Rename = Callable[[str], str | None]
 
 
@@ -55,6 +58,14 @@ def read_config(given: Any, name: str) -> Any:
             f"model with a model_type, as of a Llama; it is {given!r:.80}"
         )
     settings = {key: value for key, value in given.items() if key != "model_type"}
+    for setting, most in _MOST.items():
+        found = settings.get(setting)
+        if found is None:
+            continue
+        if isinstance(found, bool) or not isinstance(found, int) or not 0 < found <= most:
+            raise ModelError(
+                f"{name}: {setting} must be a whole number from 1 to {most:,}; it is {found!r:.40}"
+            )
     try:
         return AutoConfig.for_model(given["model_type"], **settings)
     except (ValueError, TypeError, KeyError, AttributeError, StrictDataclassError) as error:

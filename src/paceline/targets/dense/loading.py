@@ -77,7 +77,7 @@ def from_weights(
         # mapped file.
         embedding = reader.embedding()
         layers = tuple(reader.layer(f"model.layers.{number}") for number in range(shape.num_layers))
-        norm = reader.dense("model.norm.weight")
+        norm = reader.vector("model.norm.weight", shape.hidden_size)
         head = reader.head()
         reader.check_all_read()
         chosen = head if head_ids is None else head[head_ids]
@@ -119,7 +119,8 @@ def over(
     dtype = weights["model.embed_tokens.weight"].dtype
     reader = WeightReader(weights, shape, intermediate_size, dtype, SharedLinear)
     layers = [reader.layer(f"model.layers.{number}") for number in range(shape.num_layers)]
-    norm, head = reader.dense("model.norm.weight"), SharedLinear([reader.head()], [None])
+    norm = reader.vector("model.norm.weight", shape.hidden_size)
+    head = SharedLinear([reader.head()], [None])
     prepare_kernels(shape, dtype)
     return DenseDecoder(
         shape, reader.embedding(), layers, norm, head, None, dtype, row_costs=row_costs

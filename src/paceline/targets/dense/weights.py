@@ -80,15 +80,18 @@ class WeightReader:
     def fused(self, names: list[str], outputs: int, inputs: int) -> Linear:
         """One linear layer of several weights, `outputs` rows together."""
         parts = [self.dense(f"{name}.weight") for name in names]
-        sizes = {part.shape[1] for part in parts}, sum(len(part) for part in parts)
-        if sizes != ({inputs}, outputs):
+        fit = all(part.dim() == 2 and part.shape[1] == inputs for part in parts)
+        if not fit or sum(len(part) for part in parts) != outputs:
             raise ModelError(
                 f"{self.shape.name}: the weights {', '.join(names)} are "
                 f"{', '.join(str(tuple(part.shape)) for part in parts)}, and config.json says that "
                 f"they are {(outputs, inputs)} together; the files do not belong together"
             )
-        biased = f"{names[0]}.bias" in self.weights
-        return self.join(parts, [self.dense(f"{name}.bias") if biased else None for name in names])
+        biases: list[Tensor | None] = [None] * len(names)
+        if f"{names[0]}.bias" in self.weights:
+            sized = zip(names, parts, strict=True)
+            biases = [self.vector(f"{name}.bias", len(part)) for name, part in sized]
+        return self.join(parts, biases)
 
     def layer(self, at: str, *, inputs: int | None = None, input_norm: bool = True) -> Layer:
         """One decoder layer.
@@ -105,15 +108,15 @@ class WeightReader:
         qk_norms = None
         if f"{attention}.q_norm.weight" in self.weights:
             qk_norms = (
-                self.dense(f"{attention}.q_norm.weight"),
-                self.dense(f"{attention}.k_norm.weight"),
+                self.vector(f"{attention}.q_norm.weight", shape.head_dim),
+                self.vector(f"{attention}.k_norm.weight", shape.head_dim),
             )
         return Layer(
-            input_norm=self.dense(f"{at}.input_layernorm.weight") if input_norm else None,
+            input_norm=self.vector(f"{at}.input_layernorm.weight", hidden) if input_norm else None,
             qkv=self.fused([f"{attention}.{x}_proj" for x in "qkv"], heads + 2 * kept, width),
             qk_norms=qk_norms,
             output=self.fused([f"{attention}.o_proj"], hidden, heads),
-            post_norm=self.dense(f"{at}.post_attention_layernorm.weight"),
+            post_norm=self.vector(f"{at}.post_attention_layernorm.weight", hidden),
             gate_up=self.fused([f"{mlp}.gate_proj", f"{mlp}.up_proj"], 2 * inner, hidden),
             down=self.fused([f"{mlp}.down_proj"], hidden, inner),
         )
