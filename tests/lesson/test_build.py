@@ -5,6 +5,7 @@ import re
 from importlib.resources import files
 
 from paceline.lesson import build_lesson, served_lesson
+from paceline.lesson.build import _lean
 
 PAGE = files("paceline.lesson").joinpath("page")
 LIT_HTML_3_3_3 = "b878e7f95dec8a9b6e9b217faca6b6a11bad82ebc44c0caa77419ed83edd81f2"
@@ -39,3 +40,16 @@ def test_a_server_is_given_every_file_that_the_page_names() -> None:
     assert {f"/lesson/{name}" for name in own_modules()} <= set(assets)
     assert "'unsafe-inline'" not in policy
     assert "data:" not in policy.split("script-src")[1].split(";")[0]
+
+
+def test_comments_are_left_out_whole() -> None:
+    """A line of a comment that stayed would be code."""
+    for text in ("/** One line. */\ncode;\n", "/**\n * Several,\n *\n * with a gap.\n */\ncode;\n"):
+        assert _lean(text) == "code;\n"
+    assert _lean("  // a line\n  code; // and a note\n\n") == "code; // and a note\n"
+    for item in PAGE.joinpath("js").iterdir():
+        for line in _lean(item.read_text(encoding="utf-8")).splitlines():
+            assert not line.startswith(("*", "/*", "//")), f"{item.name}: {line}"
+    notice = _lean(PAGE.joinpath("vendor/lit-html/lit-html.js").read_text(encoding="utf-8"))
+    assert "Copyright 2017 Google LLC" in notice
+    assert "SPDX-License-Identifier: BSD-3-Clause" in notice

@@ -10,6 +10,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from importlib.resources import files
@@ -20,6 +21,10 @@ ENTRY = 'import "lesson/main.js";'
 
 # What a data: URL may hold as it is. Line ends are not among it: a browser drops them.
 _PLAIN = " !\"$&'()*+,-./:;<=>?@[]^_`{|}~\\"
+
+
+# One that begins a line; the rest of its last line stays. A licence's notice stays with its code.
+_BLOCK_COMMENT = re.compile(r"^[ \t]*/\*(?!\*\s*\*\s*@license).*?\*/", re.MULTILINE | re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,8 +116,9 @@ def _named(folder: str, ending: str) -> list[str]:
 
 def _lean(text: str) -> str:
     """A module without indentation, empty lines and lines of comment: a tenth of the file less."""
-    lines = (line.strip() for line in text.splitlines())
-    kept = (line for line in lines if line and not line.startswith(("//", "/**", "* ", "*/")))
+    without = _BLOCK_COMMENT.sub("", text)
+    lines = (line.strip() for line in without.splitlines())
+    kept = (line for line in lines if line and not line.startswith("//"))
     return "".join(f"{line}\n" for line in kept)
 
 
