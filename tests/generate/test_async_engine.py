@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 import paceline
+from paceline.engine.scheduler import Load
 from paceline.errors import EngineStopped, InvalidInput, QueueFull
 from paceline.generate.async_engine import Engine
 from paceline.generate.results import Chunk, Generation
@@ -100,7 +101,7 @@ def test_cancelled_callers_leave_nothing_behind(tiny: Any) -> None:
             await stream.aclose()
             while engine.num_open:
                 await asyncio.sleep(0.001)
-            assert engine._core.load == (0, 0)
+            assert engine._core.load == Load()
             assert (await engine.generate("the", max_tokens=2)).text is not None
 
     asyncio.run(main())
@@ -180,3 +181,37 @@ def test_closing_waits_for_answers_as_long_as_its_grace(tiny: Any, grace: float)
         assert not engine._thread.is_alive()
 
     asyncio.run(main())
+
+
+def test_prompts_that_begin_the_same_are_read_once(tiny: Any) -> None:
+    """And nothing is kept once the engine is closed."""
+    options = {"max_tokens": 4, "temperature": 1.0, "verify": "coupling"}
+    expected = [tiny.generate("the stop END", seed=seed, **options).text for seed in range(3)]
+    prefixes = tiny.target.prefixes
+
+    async def main() -> tuple[list[str], int]:
+        async with Engine(tiny, prefix_bytes=1 << 24) as engine:
+            calls = (engine.generate("the stop END", seed=seed, **options) for seed in range(3))
+            found = [item.text for item in await asyncio.gather(*calls)]
+            return found, prefixes.num_bytes
+
+    before = prefixes.num_found_tokens
+    found, num_bytes = asyncio.run(main())
+    assert found == expected
+    assert num_bytes > 0
+    rest = len(tiny.encode("the stop END")) - 1
+    assert prefixes.num_found_tokens - before == 2 * rest
+    assert prefixes.num_bytes == 0
+
+
+def test_an_answer_that_could_never_fit_into_the_memory_is_refused(tiny: Any) -> None:
+    memory = tiny.target.slot_bytes(60) + 128 * tiny.target.info.vocab_size
+
+    async def main() -> Generation:
+        async with Engine(tiny, memory=memory) as engine:
+            answer = engine.generate("the", max_tokens=4, drafter="none")
+            with pytest.raises(InvalidInput, match="give a smaller max_tokens"):
+                await engine.generate("the", max_tokens=100000, drafter="none")
+            return await answer
+
+    assert len(asyncio.run(main()).token_ids) == 4

@@ -304,6 +304,9 @@ class Outcome(NamedTuple):
         prefill_rows: how many of these were prompts of other sequences: where there are any, the
             pass says nothing of what drafts cost.
         context: the length of the sequence before the round.
+        num_set, set_rows: how many of the sequences draft what does not follow the load, by a fixed
+            length or none at all, and their rows: a controller that follows it has these neighbours
+            whatever it chooses.
     """
 
     budget: Budget
@@ -317,3 +320,5 @@ class Outcome(NamedTuple):
     pass_rows: int
     context: int
     prefill_rows: int = 0
+    num_set: int = 0
+    set_rows: int = 0

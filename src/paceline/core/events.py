@@ -26,11 +26,13 @@ class Prefilled:
     """The prompt of request `id` is in the cache, all but its last token.
 
     `seconds` is host time; a pass that was shared counts by its share of the rows.
+    `num_cached_tokens` of the prompt were in the slot already, or taken from another sequence.
     """
 
     id: int
     num_prompt_tokens: int
     seconds: float
+    num_cached_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,7 +14,8 @@ Three rules decide whether the output is exact. Every plug-in must follow them:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Hashable, Sequence
+from contextlib import AbstractContextManager
 from enum import IntEnum
 from typing import Any, NamedTuple, Protocol, TypeVar
 
@@ -181,16 +182,53 @@ class Ask(NamedTuple):
         work: this sequence's part of it, of the model's own kind; `Work` for a `Target`.
         ends_round: whether what comes after it can wait for the next round, as in a long text that
             is read in parts: then nobody else waits for it.
+        text: names what it reads where others can take it over; None where they cannot. One pass is
+            run for all that read one text, in one round.
     """
 
     model: Scorer
     work: Any
     ends_round: bool = False
+    text: Hashable = None
 
 
 Steps = Generator[Ask, Any, T]
 """Drafting in the making: yields what it asks, is sent the answer (`Scores` by a `Target`), and
-returns its result. A pass that failed is raised where it was asked for."""
+returns its result. A pass that failed is raised where it was asked for. None comes in place of the
+answer to an `Ask` with a `text` that another sequence reads: it is asked again if it is missing."""
+
+
+class Prefixes(Protocol):
+    """What a target keeps of texts that it has read, for others that begin the same.
+
+    Texts are kept in the chunks in which they were read. A chunk that was taken is what the pass
+    over it would have written, so where chunks end, nothing tells a sequence that took one from
+    a sequence that read it.
+    """
+
+    @property
+    def is_on(self) -> bool:
+        """Whether anything is kept."""
+        ...
+
+    def resize(self, max_bytes: int) -> None:
+        """Keep at most so many bytes, those used last; 0 keeps nothing."""
+        ...
+
+    def held(self) -> AbstractContextManager[None]:
+        """Keep what is read meanwhile: within the limit, or all of it if that is 0."""
+        ...
+
+    def remember(self, slot: Any, start: int, end: int | None = None) -> None:
+        """Keep the committed tokens of a slot from `start` to `end`, which one pass has read.
+
+        None is the end of the slot.
+        """
+        ...
+
+    def recall(self, slot: Any, tokens: Sequence[int]) -> bool:
+        """Append tokens to a slot if just these were read after its text; whether they were."""
+        ...
 
 
 class Target(Protocol):
@@ -204,6 +242,11 @@ class Target(Protocol):
     @property
     def info(self) -> TargetInfo:
         """The target's vocabulary, its limits and what it gives to drafters."""
+        ...
+
+    @property
+    def prefixes(self) -> Prefixes | None:
+        """What it keeps of texts for others that begin the same; None if it cannot."""
         ...
 
     def open(self, capacity: int) -> Any:

@@ -58,6 +58,8 @@ class Traits:
         greedy_drafts: for drafters: the same when the target's temperature is 0, if it differs.
         looks_ahead: for verifiers: it asks for distributions after draft tokens that it may still
             reject. Logits processors that may be stateful are refused with it.
+        follows_load: for controllers: its lengths follow what a pass with all its neighbours takes,
+            so that of several such each may expect the others to choose as it does itself.
         num_cached_layers: for draft heads: the layers of its own that keep keys and values of the
             text, for the memory that a request takes.
         uses_clock: for controllers: its draft lengths depend on timings, so they differ from run to
@@ -77,12 +79,21 @@ class Traits:
     drafts: DraftKinds = _UNDECLARED
     greedy_drafts: DraftKinds = _UNDECLARED
     looks_ahead: bool = False
+    follows_load: bool = False
     num_cached_layers: int = 0
     uses_clock: bool = False
 
     def drafts_where(self, *, is_greedy: bool) -> DraftKinds:
         """What is declared of drafts for a target that samples, or is greedy."""
         return self.greedy_drafts if is_greedy and self.greedy_drafts.schemes else self.drafts
+
+
+def models_of(drafter: Any) -> list[Any]:
+    """The models, `protocols.Target`s, that a drafter drafts with, those of its parts included."""
+    traits = traits_of(drafter)
+    if traits.combines:
+        return [model for part in drafter.drafters for model in models_of(part)]
+    return [drafter.model] if traits.needs_draft_model else []
 
 
 def traits_of(plugin: Any) -> Traits:

@@ -29,6 +29,9 @@ _NOTHING = Draft()
 READ_ROWS = 512
 """A text is read in chunks of this many tokens, so that a long one does not stall others."""
 
+SHARED_ROWS = 16
+"""A text of up to this many tokens is not shared with other sequences: it costs no pass more."""
+
 
 class DraftModel:
     """A model that follows the committed tokens of one sequence and runs ahead of them.
@@ -111,20 +114,41 @@ class DraftModel:
         return (yield from self._feed([token]))[-1]
 
     def _feed(self, tokens: Sequence[int], tree: Draft = _NOTHING) -> Steps[Tensor]:
-        while len(tokens) > READ_ROWS:
-            chunk, tokens = tokens[:READ_ROWS], tokens[READ_ROWS:]
-            yield from self._score(Work(self.slot, self.known(chunk), logits=False))
-            self.model.commit(self.slot, ())
-            self.cached += chunk
+        tokens = yield from self._read(tokens)
         known = replace(tree, tokens=tuple(self.known(tree.tokens))) if tree.tokens else tree
         scores = yield from self._score(Work(self.slot, self.known(tokens), known))
         self.model.commit(self.slot, ())
         self.cached += tokens
         return fit(scores.logits, self._vocab_size)
 
+    def _read(self, tokens: Sequence[int]) -> Steps[Sequence[int]]:
+        """Read a long text in chunks; the rest, which is fed with what follows it.
+
+        What another sequence has read of it is taken from there. To that end a text is read to its
+        last token, since a chunk has no logits.
+        """
+        prefixes, model, slot = self.model.prefixes, self.model, self.slot
+        shares = prefixes is not None and prefixes.is_on and len(tokens) > SHARED_ROWS
+        while len(tokens) > (1 if shares else READ_ROWS):
+            chunk = self.known(tokens[: min(READ_ROWS, len(tokens) - 1)])
+            if prefixes is None or not prefixes.recall(slot, chunk):
+                start = model.length(slot)
+                work = Work(slot, chunk, logits=False)
+                text = (start, *chunk) if shares else None
+                scores = yield Ask(model, work, len(tokens) > READ_ROWS, text)
+                if scores is None:
+                    continue  # another sequence has read it
+                check_scores([scores], [work], model.info)
+                model.commit(slot, ())
+                if prefixes is not None:
+                    prefixes.remember(slot, start)
+            self.cached += tokens[: len(chunk)]
+            tokens = tokens[len(chunk) :]
+        return tokens
+
     def _score(self, work: Work) -> Steps[Scores]:
         """A pass over it, shared with others that ask for one."""
-        scores: Scores = yield Ask(self.model, work, ends_round=not work.logits)
+        scores: Scores = yield Ask(self.model, work)
         check_scores([scores], [work], self.model.info)
         return scores
 

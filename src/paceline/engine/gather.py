@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from contextlib import nullcontext
 from time import perf_counter
 from typing import Any
@@ -97,7 +97,7 @@ def advance_together(drafts: Sequence[Drafting]) -> None:
     """Run the drafts to their ends, as one pass of each model or head a step.
 
     One whose pass `ends_round`, since it reads a long text first, goes on by one such pass alone,
-    and keeps nobody waiting for the rest of them.
+    and keeps nobody waiting for the rest of them. What one has read the others can take over.
     """
     waiting = [drafting for drafting in drafts if drafting.ask is not None]
     while waiting:
@@ -106,7 +106,8 @@ def advance_together(drafts: Sequence[Drafting]) -> None:
             assert drafting.ask is not None
             by_model.setdefault(id(drafting.ask.model), []).append(drafting)
         waiting = []
-        for group in by_model.values():
+        for asking in by_model.values():
+            group, others = _each_text_once(asking)
             asks: list[Any] = [drafting.ask for drafting in group]
             start = perf_counter()
             reads = any(ask.ends_round for ask in asks)
@@ -118,3 +119,21 @@ def advance_together(drafts: Sequence[Drafting]) -> None:
                 drafting.resume(answer)
                 if drafting.ask is not None and not ask.ends_round:
                     waiting.append(drafting)
+            for drafting in others:
+                asked: Any = drafting.ask
+                drafting.resume(None)
+                if drafting.ask is not None and not asked.ends_round:
+                    waiting.append(drafting)
+
+
+def _each_text_once(asking: Sequence[Drafting]) -> tuple[list[Drafting], list[Drafting]]:
+    """Those whose passes are run, and those whose texts are read in one of these passes."""
+    texts: set[Hashable] = set()
+    first: list[Drafting] = []
+    others: list[Drafting] = []
+    for drafting in asking:
+        assert drafting.ask is not None
+        text = drafting.ask.text
+        (others if text is not None and text in texts else first).append(drafting)
+        texts.add(text)
+    return first, others

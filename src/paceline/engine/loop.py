@@ -119,18 +119,20 @@ class Engine:
         self._stepping, scheduler = True, self._scheduler
         for sequence in scheduler.overdue(self._clock()):
             yield from self._attempt(sequence, partial(sequence.end, FinishReason.TIMEOUT))
-        if admitted := scheduler.admit():
-            for sequence in admitted:
-                yield from self._attempt(sequence, sequence.start)
-            for sequence in scheduler.running(Stage.READ):
-                yield from self._attempt(sequence, sequence.observe_prompt)
+        for sequence in scheduler.admit():
+            yield from self._attempt(sequence, sequence.start)
+        for sequence in scheduler.running(Stage.READING):
+            yield from self._attempt(sequence, partial(sequence.recall, scheduler.prefill_rows))
+        for sequence in scheduler.running(Stage.READ):
+            yield from self._attempt(sequence, sequence.observe_prompt)
         drafting = scheduler.running(Stage.DECODING)
         with self._threads():
             advance_together([sequence.drafting() for sequence in drafting])
         for sequence in drafting:
             if sequence.is_open and sequence.drafting().error is not None:
                 yield from self._attempt(sequence, sequence.check_drafting, of_pass=True)
-        drafted, prompts = [s for s in drafting if s.has_draft], scheduler.prompts()
+        drafted = [s for s in drafting if s.is_open and s.has_draft]
+        prompts = scheduler.prompts()
         chosen, chunks = [*drafted, *prompts], [sequence.work() for sequence in prompts]
         if self._admission is not None and drafted:
             rows = sum(chunk.num_rows for chunk in chunks)
@@ -141,7 +143,8 @@ class Engine:
         start = perf_counter()
         with self._threads():
             answers = score_each(self._target, work) if work else ()
-        shared = SharedPass.of(work, perf_counter() - start)
+        follow = [sequence.follows_load for sequence in chosen]
+        shared = SharedPass.of(work, follow, perf_counter() - start)
         for sequence, item, answer in zip(chosen, work, answers, strict=True):
             if sequence.is_open:
                 action = partial(sequence.take, item, answer, shared)

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from paceline.core.protocols import Target
-from paceline.core.traits import traits_of
+from paceline.core.traits import models_of, traits_of
 from paceline.engine.request import Request
 
 SCORED_ROWS = 16
@@ -36,14 +36,11 @@ def session_bytes(drafter: Any, length: int, target: Target) -> int:
     traits = traits_of(drafter)
     if traits.combines:
         return sum(session_bytes(part, length, target) for part in drafter.drafters)
-    if traits.needs_draft_model:
-        limit = drafter.model.info.max_length
-        taken: int = drafter.model.slot_bytes(length if limit is None else min(length, limit))
-        return taken
     if traits.needs_draft_head:
         layers = traits_of(drafter.head).num_cached_layers
         return target.slot_bytes(length) * layers // max(target.info.num_layers, 1)
-    return 0
+    models: list[Target] = models_of(drafter)
+    return sum(model.slot_bytes(min(length, model.info.max_length or length)) for model in models)
 
 
 def is_out_of_memory(error: BaseException | None) -> bool:

@@ -47,7 +47,7 @@ class Scheduler:
         max_waiting: int | None = None,
         memory: int | None = None,
     ) -> None:
-        self._prefill_rows = require_int("prefill_rows", prefill_rows, low=1)
+        self.prefill_rows = require_int("prefill_rows", prefill_rows, low=1)
         if max_sequences is not None:
             require_int("max_sequences", max_sequences, low=1)
         if max_waiting is not None:
@@ -132,11 +132,16 @@ class Scheduler:
         A chunk is taken whole or not at all, so that where it ends follows from the prompt alone.
         """
         chosen: list[ActiveSequence] = []
-        left = self._prefill_rows
+        read: set[tuple[int, ...] | None] = set()
+        left = self.prefill_rows
         for sequence in self.running(Stage.READING):
-            left -= len(sequence.next_chunk(self._prefill_rows))
+            text = sequence.shared_text(self.prefill_rows)
+            if text is not None and text in read:
+                continue  # it is there to be taken after this pass
+            left -= len(sequence.next_chunk(self.prefill_rows))
             if chosen and left < 0:
                 break
+            read.add(text)
             chosen.append(sequence)
         return chosen
 

@@ -15,6 +15,7 @@ from paceline.core.hidden import Hidden
 from paceline.core.passes import steps_of
 from paceline.core.protocols import ControllerSession, Steps, Target, Work
 from paceline.core.target import Committed, Need, Opening, Scores
+from paceline.core.traits import traits_of
 from paceline.engine.contract import check_draft, check_verdict
 from paceline.engine.diagnostics import Laws, diagnostics
 from paceline.engine.gather import Answer, Drafting
@@ -36,15 +37,24 @@ class SharedPass(NamedTuple):
     num_sequences: int
     num_rows: int
     prefill_rows: int
+    num_set: int
+    set_rows: int
 
     @classmethod
-    def of(cls, work: Sequence[Work], seconds: float) -> SharedPass:
-        """The pass over `work`."""
+    def of(cls, work: Sequence[Work], follows_load: Sequence[bool], seconds: float) -> SharedPass:
+        """The pass over `work`; `follows_load` says whose drafts follow it, see `core.traits`."""
+        fixed = [
+            item.num_rows
+            for item, follows in zip(work, follows_load, strict=True)
+            if item.logits and not follows
+        ]
         return cls(
             seconds,
             sum(item.logits for item in work),
             sum(item.num_rows for item in work),
             sum(item.num_rows for item in work if not item.logits),
+            len(fixed),
+            sum(fixed),
         )
 
 
@@ -96,11 +106,13 @@ class ActiveSequence:
             )
         self.needs_logits = Need.LOGITS in request.drafter.needs
         self.hidden = Hidden.union(request.drafter.needs)
+        self.follows_load = traits_of(request.controller).follows_load
         self.stage = Stage.WAITING
         self.num_bytes = 0
         """The memory that it takes at its full length, where the engine has a budget of it."""
         self.controller: ControllerSession | None = None
         self.prefill_seconds = 0.0
+        self._num_cached = 0
         self._is_read = False
         self._prefill_rows = 0
         self._drafting: Drafting | None = None
@@ -119,7 +131,8 @@ class ActiveSequence:
         self.stage, self.told = Stage.READING, len(self.tokens)
         # Of what is cached the hidden states are gone.
         known = 0 if self.hidden is not None else target.length(self.slot)
-        target.rollback(self.slot, min(known, len(self.tokens) - 1))
+        self._num_cached = min(known, len(self.tokens) - 1)
+        target.rollback(self.slot, self._num_cached)
         self._look_for_more(start)
 
     def _open_controller(self) -> ControllerSession:
@@ -154,6 +167,29 @@ class ActiveSequence:
         cached = self.target.length(self.slot)
         return self.tokens[cached : min(cached + rows, len(self.tokens) - 1)]
 
+    @property
+    def _shares(self) -> bool:
+        """Whether it may take what others have read; of that, the hidden states are gone."""
+        prefixes = self.target.prefixes
+        return prefixes is not None and prefixes.is_on and self.hidden is None
+
+    def shared_text(self, rows: int) -> tuple[int, ...] | None:
+        """The text to the end of the next chunk, if others could take the chunk from it."""
+        if not self._shares:
+            return None
+        end = self.target.length(self.slot) + len(self.next_chunk(rows))
+        return tuple(self.tokens[:end])
+
+    def recall(self, rows: int) -> None:
+        """Take what others have read of the text, in chunks of `rows`, instead of reading it."""
+        if not self._shares:
+            return
+        start, prefixes = perf_counter(), self.target.prefixes
+        assert prefixes is not None
+        while (chunk := self.next_chunk(rows)) and prefixes.recall(self.slot, chunk):
+            self._num_cached += len(chunk)
+        self._look_for_more(start)
+
     def observe_prompt(self) -> Prefilled | None:
         """Show the prompt to the drafter; one that needs hidden states has seen it in parts."""
         start = perf_counter()
@@ -169,6 +205,7 @@ class ActiveSequence:
             id=self.id,
             num_prompt_tokens=self.num_prompt_tokens,
             seconds=self.prefill_seconds + perf_counter() - start,
+            num_cached_tokens=self._num_cached,
         )
 
     def end(self, reason: FinishReason) -> None:
@@ -220,6 +257,9 @@ class ActiveSequence:
         start = perf_counter()
         self.prefill_seconds += shared.seconds * item.num_rows / shared.num_rows
         self.target.commit(self.slot, ())
+        if self.target.prefixes is not None:
+            end = self.target.length(self.slot)
+            self.target.prefixes.remember(self.slot, end - len(item.tokens))
         if answer.hidden is not None:
             # The tokens that follow its rows; the first token of all follows none.
             end = self.target.length(self.slot)
@@ -297,6 +337,8 @@ class ActiveSequence:
                 pass_rows=shared.num_rows,
                 context=context,
                 prefill_rows=shared.prefill_rows,
+                num_set=shared.num_set,
+                set_rows=shared.set_rows,
             )
         )
         self.rounds += 1

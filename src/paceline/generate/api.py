@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Iterable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from time import perf_counter
@@ -13,6 +14,7 @@ import torch
 from paceline.checks import require_int, token_ids
 from paceline.core.protocols import Drafter, Target
 from paceline.core.sampling import SamplingParams
+from paceline.core.traits import models_of
 from paceline.engine.loop import decode
 from paceline.errors import InvalidInput
 from paceline.generate import jobs
@@ -272,7 +274,7 @@ class LanguageModel:
         if n is None:
             return self._run(self._jobs([prompt], options))[0]
         prompts = [prompt] * require_int("n", n, low=1)
-        return self._run(self._jobs(prompts, options, samples=True))
+        return self._run_samples(self._jobs(prompts, options, samples=True))
 
     def generate_batch(
         self, prompts: Sequence[Prompt], **options: Unpack[Options]
@@ -306,6 +308,15 @@ class LanguageModel:
     def _run(self, batch: Sequence[Job]) -> list[Generation]:
         events = decode(self.target, [job.request for job in batch])
         return jobs.finish(events, batch, self.load_seconds)
+
+    def _run_samples(self, batch: Sequence[Job]) -> list[Generation]:
+        """Answers to one prompt, which each model reads once for all of them."""
+        models: list[Target] = [self.target, *models_of(batch[0].request.drafter)]
+        with ExitStack() as stack:
+            for model in models:
+                if model.prefixes is not None:
+                    stack.enter_context(model.prefixes.held())
+            return self._run(batch)
 
     def stream(self, prompt: Prompt, **options: Unpack[Options]) -> Generator[Chunk | Generation]:
         """Answer a prompt piece by piece: `Chunk`s as they are ready, then the `Generation`.

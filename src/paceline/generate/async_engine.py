@@ -19,6 +19,8 @@ from typing import Self, Unpack, overload
 
 from paceline.checks import require_int
 from paceline.core.events import Event, Failed, Finished, Prefilled
+from paceline.core.protocols import Drafter, Target
+from paceline.core.traits import models_of
 from paceline.engine import loop
 from paceline.errors import EngineStopped, InvalidInput, QueueFull
 from paceline.generate.api import LanguageModel, Prompt
@@ -142,6 +144,11 @@ class Engine:
         model: the model.
         max_sequences: how many answers are decoded at once; the others wait.
         max_waiting: how many may wait; None has no limit.
+        memory: how many bytes the answers that are decoded may take, beside the weights: caches at
+            their full length, and logits; see `engine.loop.Engine`. The others wait, in order, and
+            one that could never fit is refused. None has no limit.
+        prefix_bytes: how much is kept, by each model, of prompts that were read, in addition to
+            `memory`: a prompt that begins the same is not read again. 0 keeps nothing.
         observer: is told what happens, for metrics.
 
     Example:
@@ -160,6 +167,8 @@ class Engine:
         *,
         max_sequences: int = MAX_SEQUENCES,
         max_waiting: int | None = None,
+        memory: int | None = None,
+        prefix_bytes: int = 0,
         observer: Observer | None = None,
     ) -> None:
         if max_waiting is not None:
@@ -167,7 +176,11 @@ class Engine:
         self.model = model
         self.max_sequences, self.max_waiting = max_sequences, max_waiting
         self._observer = Observer() if observer is None else observer
-        self._make_core = partial(loop.Engine, model.target, max_sequences=max_sequences)
+        self._make_core = partial(
+            loop.Engine, model.target, max_sequences=max_sequences, memory=memory
+        )
+        self._prefix_bytes = require_int("prefix_bytes", prefix_bytes, low=0)
+        self._sharing: dict[int, Target] = {}
         self._core = self._make_core()
         self._commands: SimpleQueue[Callable[[], None]] = SimpleQueue()
         self._decoded: dict[int, Member] = {}
@@ -301,6 +314,9 @@ class Engine:
             if self._core.is_busy:
                 self._step()
         self._core.close()
+        for model in self._sharing.values():
+            assert model.prefixes is not None
+            model.prefixes.resize(0)
 
     def _obey(self) -> None:
         """Run the commands that have come; without anything to decode, wait for one."""
@@ -324,11 +340,21 @@ class Engine:
         if member not in self._open:
             return  # cancelled before its turn
         try:
+            self._share_prefixes(member.job.request.drafter)
             member.number = self._core.add(member.job.request)
         except Exception as error:  # noqa: BLE001 - it is handed to the caller
             self._end(member, error)
             return
         self._decoded[member.number] = member
+
+    def _share_prefixes(self, drafter: Drafter) -> None:
+        """Let the models that a request needs keep what they read, if they do not yet."""
+        if not self._prefix_bytes:
+            return
+        for model in (self.model.target, *models_of(drafter)):
+            if model.prefixes is not None and id(model) not in self._sharing:
+                self._sharing[id(model)] = model
+                model.prefixes.resize(self._prefix_bytes)
 
     def _take(self, member: Member, event: Event) -> None:
         now = monotonic()

@@ -16,6 +16,7 @@ from paceline.core.view import TargetView
 from paceline.errors import ContextOverflow, ContractViolation, InvalidInput
 from paceline.targets.attention import Pass, Segment
 from paceline.targets.decoder import Decoder, Output
+from paceline.targets.prefixes import PrefixStore
 from paceline.targets.slot import Slot
 from paceline.targets.state.protocol import State
 from paceline.targets.text_head import Columns
@@ -49,6 +50,8 @@ class CachedTarget:
         self.decoder = decoder
         self.fixed_rows, self.fixed_keys = fixed_rows, fixed_keys
         self.prefill_rows = prefill_rows
+        self.prefixes = PrefixStore()
+        """See `protocols.Target.prefixes`."""
         self._sample: State | None = None
         self.info = _info(decoder.info, fixed_rows)
         """See `protocols.Target.info`."""
@@ -174,6 +177,7 @@ class CachedTarget:
         """See `protocols.Target.close`."""
         slot.capacity, slot.state, slot.head = 0, self.decoder.state(0), None
         slot.text.clear()
+        slot.prefixes.clear()
         slot.forget()
 
     def view(self, slot: Slot) -> TargetView:

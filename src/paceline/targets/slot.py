@@ -59,6 +59,8 @@ class Slot:
         ahead: what a drafter has run through the target's layers since.
         head: the tokens of the text that a cut head lacks; None if the head is whole.
         text: the committed tokens, to run again where a state falls short.
+        prefixes: the names of the chunks of its text that it shares with others, see
+            `prefixes.PrefixStore`.
     """
 
     capacity: int
@@ -67,6 +69,7 @@ class Slot:
     ahead: Ahead | None = None
     head: TextHead | None = None
     text: list[int] = field(default_factory=list)
+    prefixes: list[bytes] = field(default_factory=list)
 
     def append(self, tokens: Sequence[int]) -> None:
         """Record tokens that were committed."""
@@ -77,6 +80,7 @@ class Slot:
     def cut(self, length: int) -> None:
         """Record that the tokens from `length` on are forgotten."""
         del self.text[length:]
+        self.prefixes.clear()
         if self.head is not None:
             self.head.cut(length)
 

@@ -72,6 +72,8 @@ class TableTarget:
         if embedding is not None:
             gives.add(Need.EMBEDDING)
         self._states, self._embedding = states, embedding
+        self.prefixes: None = None
+        """See `protocols.Target.prefixes`: there is nothing to save."""
         self.info = TargetInfo("table", vocab_size, max_length, gives=frozenset(gives))
 
     def open(self, capacity: int) -> TableSlot:

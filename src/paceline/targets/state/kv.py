@@ -9,7 +9,7 @@ from torch import Tensor
 
 from paceline.errors import UnsupportedModel
 from paceline.kernels.attention import KEYS
-from paceline.targets.state.protocol import State
+from paceline.targets.state.protocol import Saved, State
 
 SLACK = 64
 """Rows beyond the capacity, for draft and padding rows that are scored but not kept."""
@@ -99,6 +99,25 @@ class KeyValueCache:
         """See `protocol.State.cut`."""
         self.length = min(self.length, length)
         return self.length
+
+    @torch.inference_mode()
+    def save(self, start: int, end: int) -> Saved:
+        """See `protocol.State.save`."""
+        keys, values = (
+            {layer: tensor[:, start:end].clone() for layer, tensor in store.items()}
+            for store in (self._keys, self._values)
+        )
+        num_bytes = sum(tensor.nbytes for tensor in (*keys.values(), *values.values()))
+        return Saved(end - start, num_bytes, (keys, values))
+
+    @torch.inference_mode()
+    def load(self, saved: Saved) -> None:
+        """See `protocol.State.load`."""
+        self.reserve(self.length + saved.num_rows)
+        keys, values = saved.content
+        for layer in keys:
+            self.write(layer, keys[layer], values[layer], self.length)
+        self.length += saved.num_rows
 
     @property
     def layers(self) -> list[tuple[Tensor, Tensor]]:

@@ -3,7 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Any, NamedTuple, Protocol
+
+
+class Saved(NamedTuple):
+    """What rows of a state hold, apart from the state. It is not changed any more.
+
+    Args:
+        num_rows: how many.
+        num_bytes: the memory that it takes.
+        content: as the kind of state has it.
+    """
+
+    num_rows: int
+    num_bytes: int
+    content: Any
 
 
 class State(Protocol):
@@ -64,4 +78,15 @@ class State(Protocol):
         Returns:
             The length that was reached, at most `length`.
         """
+        ...
+
+    def save(self, start: int, end: int) -> Saved:
+        """What committed rows from `start` to `end` add to those before them.
+
+        Both are ends of what one `keep` committed, or `end` lies in what the last one did.
+        """
+        ...
+
+    def load(self, saved: Saved) -> None:
+        """Commit, as the rows from `length` on, what a state saved that held the same before."""
         ...

@@ -9,6 +9,8 @@ from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import Generic, TypeVar
 
+from paceline.targets.state.protocol import Saved
+
 T = TypeVar("T")
 
 
@@ -87,6 +89,20 @@ class SnapshotState(Generic[T]):
         while self.length > length:
             self._snapshots.pop()
         return self.length
+
+    def save(self, start: int, end: int) -> Saved:
+        """See `protocol.State.save`: the value after the rows, which is shared and not copied.
+
+        A state falls short where it has no value after just these rows.
+        """
+        value = dict(self._snapshots)[end]
+        return Saved(end - start, self._num_bytes(value), value)
+
+    def load(self, saved: Saved) -> None:
+        """See `protocol.State.load`."""
+        self._pending = {}
+        self._snapshots.append((self.length + saved.num_rows, saved.content))
+        self._thin()
 
     def _thin(self) -> None:
         """Drop snapshots whose neighbours are close together, given how far back they are."""
