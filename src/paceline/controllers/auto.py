@@ -61,6 +61,7 @@ class AutoController:
     """
 
     name: ClassVar[str] = "auto"
+    follows_load: ClassVar[bool] = True
 
     num_draft_tokens: int = 12
     probe_share: float = 0.01

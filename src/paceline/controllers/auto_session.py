@@ -234,7 +234,7 @@ class AutoSession:
             return False
         if self._tokens >= self._reference_at:
             return True
-        return self._speed < _DOUBTFUL and not self._pass.count(self._prices.num_sequences)
+        return self._speed < _DOUBTFUL and not self._pass.count(int(self._prices.plain_rows))
 
     # ---------------------------------------------------------------- probing
 
@@ -368,7 +368,7 @@ class AutoSession:
         self._plain_seconds = self._prices.plain
         if not outcome.prefill_rows:
             self._pass.observe(rows, seconds)
-        self._prices.update(outcome.num_sequences)
+        self._prices.update(outcome.num_sequences, outcome.num_set, outcome.set_rows)
         took = 0.0
         if outcome.budget.longest > 0:
             own = part_for(outcome.budget, name) or outcome.budget
@@ -435,4 +435,4 @@ class AutoSession:
             now = [self._prices.round(length, arm) for length in range(len(arm.hope))]
             arm.hope = [(old * new) ** 0.5 for old, new in zip(arm.hope, now, strict=True)]
         elif pass_seconds / before < _REFUTED * self._prices.bare(length, arm):
-            self._pass.forget(outcome.pass_rows, outcome.num_sequences)
+            self._pass.forget(outcome.pass_rows, int(self._prices.plain_rows))

@@ -135,6 +135,11 @@ class Arm:
 class Prices:
     """What rounds take, in plain passes of the machine as it now is.
 
+    A plain pass is one in which no sequence drafts that follows the load. All of those may be
+    expected to draft alike: that is the price of a token where they share a pass, and none of them
+    takes the room for its own that all of them see. The rows of the others are there in any case,
+    and a token is priced by what it adds to them. Everybody in the pass waits for it.
+
     Args:
         passes: the times of target passes.
     """
@@ -143,14 +148,30 @@ class Prices:
         self._passes = passes
         self.update(1)
 
-    def update(self, num_sequences: int) -> None:
-        """A pass of this number of sequences was timed."""
-        self.num_sequences = num_sequences
-        self.plain = self._passes(num_sequences)
-        """Seconds of a round in which nobody drafts."""
+    def update(self, num_sequences: int, num_set: int = 0, set_rows: int = 0) -> None:
+        """A pass of this number of sequences was timed.
+
+        Args:
+            num_sequences: in the pass.
+            num_set, set_rows: of them, those that do not follow the load, and their rows.
+        """
+        self.num_sequences, self._set_rows = num_sequences, set_rows
+        self._num_alike = max(num_sequences - num_set, 1)
+        self.plain_rows = self._rows(0)
+        self.plain = self._passes(self.plain_rows)
+        """Seconds of a round in which nobody drafts who follows the load."""
+
+    def _rows(self, drafted: float) -> float:
+        """The rows of a pass if all that follow the load have so many beside their roots."""
+        return self._set_rows + self._num_alike * (1 + drafted)
+
+    def _in_passes(self, seconds: float) -> float:
+        """A pass in plain ones, where it is longer by what this sequence adds for all in it."""
+        found, share = seconds / self.plain, self.num_sequences / self._num_alike
+        return found + (share - 1) * (found - 1)
 
     def round(self, drafted: float, arm: Arm) -> float:
-        """A round in which every sequence drafts this many tokens."""
+        """A round in which every sequence that follows the load drafts this many tokens."""
         own = STEP * self._passes(1) * drafted
         if arm.times.known:
             own = self._seconds(arm.times(drafted))
@@ -160,9 +181,9 @@ class Prices:
         """The same if no number of rows or of draft tokens is dearer than the others let expect."""
         if not arm.times.known:
             return self.round(drafted, arm)
-        rows = self.num_sequences * (1 + drafted * arm.width)
+        bare = self._in_passes(self._passes.hoped(self._rows(drafted * arm.width)))
         own = self.num_sequences * self._seconds(arm.times.hoped(drafted))
-        return (self._passes.hoped(rows) + own) / self.plain
+        return bare + own / self.plain
 
     def hoped(self, drafted: float, arm: Arm) -> float:
         """The same if what made it dearer than it was does not last."""
@@ -172,8 +193,8 @@ class Prices:
         return min(found, interpolated(range(len(arm.hope)), arm.hope, drafted, 0.0))
 
     def bare(self, drafted: float, arm: Arm) -> float:
-        """The target's part of a round in which every sequence drafts this many tokens."""
-        return self._passes(self.num_sequences * (1 + drafted * arm.width)) / self.plain
+        """The target's part of such a round."""
+        return self._in_passes(self._passes(self._rows(drafted * arm.width)))
 
     def draft(self, tokens: float, arm: Arm) -> float:
         """A draft alone."""
