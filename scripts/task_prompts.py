@@ -1,4 +1,4 @@
-"""Prompts of several tasks for `paceline train --prompts`, written by the model that is trained for.
+"""Prompts of several tasks for `paceline train --prompts`, written by the target itself.
 
 A model's own prompts (`paceline train` without `--prompts`) are mostly chat. A drafter that is used
 for summaries, translations and questions about passages should have seen these. The sources are the
@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import json
 import random
+import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -62,7 +63,7 @@ def main() -> None:
     items = list(tasks(options))
     random.Random(options.seed).shuffle(items)
     options.out.write_text("".join(json.dumps(item) + "\n" for item in items), encoding="utf-8")
-    print(f"{len(items)} prompts in {options.out}")
+    sys.stdout.write(f"{len(items)} prompts in {options.out}\n")
 
 
 def tasks(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
@@ -85,7 +86,7 @@ def tasks(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
                     seed=options.seed + at,
                 )
             )
-            print(f"{len(found)} of {len(pending)}", flush=True)
+            sys.stderr.write(f"{len(found)} of {len(pending)}\n")
         return found
 
     sampler = own_sampler(model, options.seed, BATCH, lambda: False)

@@ -14,8 +14,9 @@ from torch.nn import functional
 from paceline.core.hidden import Hidden, HiddenStates
 from paceline.economics import stats
 from paceline.train.data import Vocabulary
-from paceline.train.eagle import DECAY, EagleObjective, hidden_of, taps_of
+from paceline.train.eagle import DECAY, decaying, hidden_of, taps_of
 from paceline.train.eagle_network import EagleNetwork, Shape, rotated
+from paceline.train.feature import FeatureObjective
 from paceline.train.objective import Loss
 from paceline.train.store import Captured, Store
 
@@ -40,15 +41,15 @@ def network(vocabulary: Vocabulary = WHOLE, *, own_rows: bool = False) -> EagleN
 
 def objective(
     vocabulary: Vocabulary = WHOLE, loss: Loss = "cross-entropy", *, own_rows: bool = False
-) -> EagleObjective:
-    return EagleObjective(
+) -> FeatureObjective:
+    return FeatureObjective(
         network(vocabulary, own_rows=own_rows),
         vocabulary,
-        STEPS,
+        decaying(STEPS),
         loss,
         1.0,
         torch.float32,
-        lambda found, folder: None,
+        lambda folder: None,
     )
 
 

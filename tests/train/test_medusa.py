@@ -7,11 +7,13 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch import Tensor
 
 from paceline.economics import stats
 from paceline.economics.stats import AcceptanceCounts
 from paceline.train.data import Vocabulary
-from paceline.train.medusa import DECAY, MedusaHeads, MedusaObjective, batch_of
+from paceline.train.heads import DECAY, Heads, HeadsObjective, batch_of, decaying
+from paceline.train.medusa import MedusaHeads
 from paceline.train.objective import Loss
 from paceline.train.store import Captured
 from tests.train import languages
@@ -27,12 +29,18 @@ def objective(
     shared: bool = True,
     loss: Loss = "cross-entropy",
     temperature: float = 1.0,
-) -> MedusaObjective:
+) -> HeadsObjective:
     rows = languages.ROWS if vocabulary.ids is None else languages.ROWS[vocabulary.ids]
     module = MedusaHeads(rows, num_heads, num_layers, shared=shared)
-    return MedusaObjective(
-        module, vocabulary, loss, temperature, torch.float32, lambda objective, folder: None
+    weights = decaying(num_heads)
+    return HeadsObjective(
+        module, vocabulary, weights, loss, temperature, torch.float32, lambda folder: None
     )
+
+
+def said(module: Heads, states: Tensor, head: int) -> Tensor:
+    """The logits of a head that reads no tokens."""
+    return module.logits(module.state(states, torch.zeros(len(states), 0), head), head)
 
 
 def test_every_head_begins_as_the_target_s_own() -> None:
@@ -40,7 +48,7 @@ def test_every_head_begins_as_the_target_s_own() -> None:
     for shared in (True, False):
         module = objective(shared=shared, num_layers=2).module
         for head in range(3):
-            assert torch.equal(module(states, head), states @ languages.ROWS.T)
+            assert torch.equal(said(module, states, head), states @ languages.ROWS.T)
 
 
 def test_what_is_trained() -> None:
@@ -58,10 +66,11 @@ def test_the_rows_of_a_batch() -> None:
     rows = batch_of([one, other], Vocabulary(torch.tensor([0, 1, 2, 5, 7]), 5, 1.0))
     assert rows.following.tolist() == [2, 4, 0, 3, 1, -1]  # 2 7 0 5, 1 3
     assert rows.left.tolist() == [3, 2, 1, 0, 1, 0]
-    read, said = rows.pairs(0)
-    assert (read.tolist(), said.tolist()) == ([0, 1, 2, 4], [1, 2, 3, 5])
-    read, said = rows.pairs(2)
-    assert (read.tolist(), said.tolist()) == ([0], [3])
+    assert rows.windows(2)[:3].tolist() == [[2, 7], [7, 0], [0, 5]]
+    read, at = rows.pairs(0)
+    assert (read.tolist(), at.tolist()) == ([0, 1, 2, 4], [1, 2, 3, 5])
+    read, at = rows.pairs(2)
+    assert (read.tolist(), at.tolist()) == ([0], [3])
 
 
 def test_the_cross_entropy_by_hand() -> None:
@@ -85,7 +94,7 @@ def test_the_gradient_is_that_of_the_weighted_sum() -> None:
             final, tokens = text.hidden.final, text.tokens
             assert final is not None
             for i in range(text.num_prompt_tokens - 2, len(tokens) - 2 - head):
-                logits.append(again.module(final[i : i + 1], head)[0])
+                logits.append(said(again.module, final[i : i + 1], head)[0])
                 labels.append(int(tokens[i + 2 + head]))
         rows = torch.stack(logits).log_softmax(dim=-1)
         total = total - DECAY**head * rows[range(len(labels)), labels].mean()
@@ -122,7 +131,7 @@ def test_tokens_outside_the_vocabulary_do_not_count() -> None:
     assert all(p.grad is not None and not p.grad.any() for p in lost.module.parameters())
 
 
-def trained(found: MedusaObjective, texts: list[Captured], steps: int = 60) -> MedusaObjective:
+def trained(found: HeadsObjective, texts: list[Captured], steps: int = 60) -> HeadsObjective:
     optimizer = torch.optim.AdamW(found.module.parameters(), lr=0.05, weight_decay=0.0)
     for _ in range(steps):
         optimizer.zero_grad()
@@ -164,7 +173,7 @@ def test_replay_makes_the_rounds_of_decoding() -> None:
             draft = []
             if done >= 2:
                 state = final[done - 2 : done - 1]
-                draft = [int(found.module(state, head).argmax()) for head in range(3)]
+                draft = [int(said(found.module, state, head).argmax()) for head in range(3)]
             accepted = 0
             while (
                 accepted < len(draft)
@@ -188,6 +197,6 @@ def test_drafts_are_tokens_of_the_target() -> None:
 def test_saving_is_left_to_the_writer(tmp_path: Path) -> None:
     written: list[Path] = []
     found = objective()
-    found.write = lambda one, folder: written.append(folder)
+    found.write = written.append
     found.save(tmp_path)
     assert written == [tmp_path]

@@ -79,7 +79,95 @@ def eagle(
     run("eagle", common, {"num_steps": steps, "seed": common.seed})
 
 
-for _command in (medusa, eagle):
+def hydra(
+    common: Common,
+    heads: Annotated[
+        int | None,
+        number("--heads", panel=HEAD, about="Tokens that it drafts. Default: 4.", high=16),
+    ] = None,
+    layers: Annotated[
+        int | None,
+        number("--layers", panel=HEAD, about="Residual blocks of a head. Default: 1.", high=8),
+    ] = None,
+) -> None:
+    """Train Hydra heads, which read the final state and the tokens drafted before.
+
+    They accept more than Medusa's heads, which do not see what was drafted; a head is run after
+    the other, each a product or two.
+    """
+    run("hydra", common, {"num_heads": heads, "num_layers": layers})
+
+
+def blockwise(
+    common: Common,
+    heads: Annotated[
+        int | None,
+        number(
+            "--heads",
+            panel=HEAD,
+            about="Tokens that it drafts, one less than a block. Default: 4.",
+            high=16,
+        ),
+    ] = None,
+    width: Annotated[
+        int | None,
+        number(
+            "--width",
+            panel=HEAD,
+            about="Width of the layer for each token. Default: that of the model's states.",
+        ),
+    ] = None,
+) -> None:
+    """Train blockwise heads: one feed-forward layer gives the states of a block of tokens.
+
+    The heads of Stern et al. (2018). Output rows are always the model's own.
+    """
+    run("blockwise", common, {"num_heads": heads, "width": width, "seed": common.seed})
+
+
+def mtp(
+    common: Common,
+    steps: Annotated[
+        int | None,
+        number(
+            "--steps", panel=HEAD, about="Tokens that it drafts in training. Default: 3.", high=16
+        ),
+    ] = None,
+) -> None:
+    """Train a multi-token prediction module, a layer on the final state and the next token.
+
+    Like an EAGLE head that reads one state. It shares the model's embedding and whole output head,
+    and so has neither --draft-vocab nor --own-rows; its --loss is cross-entropy by default.
+    """
+    run("mtp", common, {"num_steps": steps, "seed": common.seed})
+
+
+def dflash(
+    common: Common,
+    block: Annotated[
+        int | None,
+        number(
+            "--block",
+            panel=HEAD,
+            about="Rows of a block; it drafts one token less. Default: 8.",
+            low=2,
+            high=32,
+        ),
+    ] = None,
+    layers: Annotated[
+        int | None,
+        number("--layers", panel=HEAD, about="Layers of the head. Default: 2.", high=8),
+    ] = None,
+) -> None:
+    """Train a DFlash head, which drafts a block of tokens in one pass of a few layers.
+
+    It reads the states that an eagle head reads. Output rows are always the model's own.
+    """
+    settings = {"block_size": block, "num_layers": layers, "seed": common.seed}
+    run("dflash", common, settings)
+
+
+for _command in (medusa, hydra, eagle, mtp, dflash, blockwise):
     app.command(help=options.paragraphs(_command))(takes_common(_command))
 
 

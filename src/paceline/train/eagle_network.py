@@ -23,6 +23,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from paceline.train.store import Captured
+
 EPS = 1e-5
 ROPE_THETA = 10_000.0
 INIT = 0.02
@@ -74,16 +76,46 @@ class Norm(nn.Module):
         return normed
 
 
-class Attention(nn.Module):
-    """The projections of an attention whose input has both parts side by side."""
+class Seen(NamedTuple):
+    """Keys and values of the steps so far, `[B, heads, T, head_dim]` each.
 
-    def __init__(self, shape: Shape) -> None:
+    The first are those of the text, of which a row sees those up to its own; of every further step
+    a row sees its own entry alone.
+    """
+
+    keys: tuple[Tensor, ...] = ()
+    values: tuple[Tensor, ...] = ()
+
+
+class Attention(nn.Module):
+    """Attention of a step of a draft; see `attended`.
+
+    Args:
+        shape: of the head.
+        inputs: the width of what goes in.
+    """
+
+    def __init__(self, shape: Shape, inputs: int) -> None:
         super().__init__()
-        width = shape.hidden_size
-        self.q_proj = nn.Linear(2 * width, width, bias=False)
-        self.k_proj = nn.Linear(2 * width, width, bias=False)
-        self.v_proj = nn.Linear(2 * width, width, bias=False)
+        width, self.shape = shape.hidden_size, shape
+        self.q_proj = nn.Linear(inputs, width, bias=False)
+        self.k_proj = nn.Linear(inputs, width, bias=False)
+        self.v_proj = nn.Linear(inputs, width, bias=False)
         self.o_proj = nn.Linear(width, width, bias=False)
+
+    def forward(self, x: Tensor, seen: Seen, step: int) -> tuple[Tensor, Seen]:
+        """`[B, T, inputs]` to `[B, T, hidden]`, and what the next step sees."""
+        positions = torch.arange(x.shape[1]) + step
+        query = rotated(self._heads(self.q_proj(x)), positions)
+        key = rotated(self._heads(self.k_proj(x)), positions)
+        seen = Seen((*seen.keys, key), (*seen.values, self._heads(self.v_proj(x))))
+        found: Tensor = self.o_proj(attended(query, seen))
+        return found, seen
+
+    def _heads(self, x: Tensor) -> Tensor:
+        """`[B, T, hidden]` to `[B, heads, T, head_dim]`."""
+        shape = self.shape
+        return x.view(*x.shape[:2], shape.num_heads, shape.head_dim).transpose(1, 2)
 
 
 class Mlp(nn.Module):
@@ -110,18 +142,7 @@ class Layer(nn.Module):
         width = shape.hidden_size
         self.input_layernorm, self.hidden_norm = Norm(width), Norm(width)
         self.post_attention_layernorm = Norm(width)
-        self.self_attn, self.mlp = Attention(shape), Mlp(shape)
-
-
-class Seen(NamedTuple):
-    """Keys and values of the steps so far, `[B, heads, T, head_dim]` each.
-
-    The first are those of the text, of which a row sees those up to its own; of every further step
-    a row sees its own entry alone.
-    """
-
-    keys: tuple[Tensor, ...] = ()
-    values: tuple[Tensor, ...] = ()
+        self.self_attn, self.mlp = Attention(shape, 2 * width), Mlp(shape)
 
 
 class EagleNetwork(nn.Module):
@@ -171,6 +192,10 @@ class EagleNetwork(nn.Module):
         assert isinstance(found, Layer)
         return found
 
+    def read(self, one: Captured) -> Tensor:
+        """The states of the layers that it reads, side by side, `[T, taps * hidden]`."""
+        return torch.cat([*one.hidden.layers.values()], dim=-1)
+
     def fuse(self, taps: Tensor) -> Tensor:
         """From the states of the target's layers `[.., taps * hidden]` to features."""
         found: Tensor = self.fc(taps)
@@ -179,50 +204,39 @@ class EagleNetwork(nn.Module):
     def step(
         self, features: Tensor, tokens: Tensor, seen: Seen, step: int
     ) -> tuple[Tensor, Tensor, Seen]:
-        """One step of a draft from every row of some texts.
-
-        Args:
-            features: g, or y of the step before, `[B, T, hidden]`.
-            tokens: the token after each row's last, `[B, T]`.
-            seen: of the steps before.
-            step: how many there were.
-
-        Returns:
-            y `[B, T, hidden]`, logits `[B, T, Vd]`, and what the next step sees.
-        """
+        """See `feature.Network.step`; features are g, or y of the step before."""
         layer, attention = self.layer, self.layer.self_attn
         residual = layer.hidden_norm(features)
         embedded = functional.embedding(tokens, self.embedding)
         x = torch.cat([layer.input_layernorm(embedded), residual], dim=-1)
-        positions = torch.arange(x.shape[1]) + step
-        query = rotated(self._heads(attention.q_proj(x)), positions)
-        key = rotated(self._heads(attention.k_proj(x)), positions)
-        value = self._heads(attention.v_proj(x))
-        seen = Seen((*seen.keys, key), (*seen.values, value))
-        y = residual + attention.o_proj(self._attended(query, seen))
+        attended, seen = attention(x, seen, step)
+        y = residual + attended
         y = y + layer.mlp(layer.post_attention_layernorm(y))
         normed = self.norm(y)
         logits = functional.linear(normed.to(self.rows.dtype), self.rows)
         return y, logits, seen
 
-    def _heads(self, x: Tensor) -> Tensor:
-        """`[B, T, hidden]` to `[B, heads, T, head_dim]`."""
-        shape = self.shape
-        return x.view(*x.shape[:2], shape.num_heads, shape.head_dim).transpose(1, 2)
 
-    def _attended(self, query: Tensor, seen: Seen) -> Tensor:
-        scale, length = self.shape.head_dim**-0.5, query.shape[2]
-        scores = (query @ seen.keys[0].transpose(-1, -2)).float() * scale
-        future = torch.ones(length, length, dtype=torch.bool).triu(1)
-        scores = scores.masked_fill(future, -torch.inf)
-        own = [
-            (query.float() * key.float()).sum(dim=-1, keepdim=True) * scale for key in seen.keys[1:]
-        ]
-        weights = torch.cat([scores, *own], dim=-1).softmax(dim=-1).to(query.dtype)
-        found = weights[..., :length] @ seen.values[0]
-        for place, value in enumerate(seen.values[1:]):
-            found = found + weights[..., length + place, None] * value
-        return found.transpose(1, 2).flatten(2)
+def attended(query: Tensor, seen: Seen) -> Tensor:
+    """Attention to the rows of the text up to its own, and its own of each further step.
+
+    Args:
+        query: `[B, heads, T, head_dim]`.
+        seen: with the keys and values of this step.
+
+    Returns:
+        `[B, T, heads * head_dim]`.
+    """
+    scale, length = query.shape[-1] ** -0.5, query.shape[2]
+    scores = (query @ seen.keys[0].transpose(-1, -2)).float() * scale
+    future = torch.ones(length, length, dtype=torch.bool).triu(1)
+    scores = scores.masked_fill(future, -torch.inf)
+    own = [(query.float() * key.float()).sum(dim=-1, keepdim=True) * scale for key in seen.keys[1:]]
+    weights = torch.cat([scores, *own], dim=-1).softmax(dim=-1).to(query.dtype)
+    found = weights[..., :length] @ seen.values[0]
+    for place, value in enumerate(seen.values[1:]):
+        found = found + weights[..., length + place, None] * value
+    return found.transpose(1, 2).flatten(2)
 
 
 def rotated(x: Tensor, positions: Tensor) -> Tensor:

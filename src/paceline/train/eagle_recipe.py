@@ -18,10 +18,11 @@ from paceline.generate.api import LanguageModel
 from paceline.models.heads.eagle3 import Eagle3Settings
 from paceline.models.heads.speculators import save_eagle3
 from paceline.train.data import Vocabulary
-from paceline.train.eagle import EagleObjective, hidden_of, taps_of
+from paceline.train.eagle import decaying, hidden_of, taps_of
 from paceline.train.eagle_network import EPS, ROPE_THETA, EagleNetwork, Shape
+from paceline.train.feature import FeatureObjective
 from paceline.train.objective import Loss
-from paceline.train.recipe import Served, check_loss
+from paceline.train.recipe import Served, check_loss, kept
 from paceline.train.target_rows import embedding_rows, head_rows
 
 
@@ -62,13 +63,7 @@ class EagleRecipe:
         Raises:
             InvalidInput: the target does not give the states that it reads.
         """
-        asked = hidden_of(info.num_layers)
-        if not info.num_layers or info.lacks({asked}):
-            raise InvalidInput(
-                f"{info.name} does not give the hidden states of its layers, which an EAGLE head "
-                "reads; train medusa, or use another model"
-            )
-        return asked
+        return states_of_layers(info, "an EAGLE head")
 
     def gather(self, model: LanguageModel, vocabulary: Vocabulary) -> dict[str, Tensor]:
         """See `Recipe.gather`."""
@@ -85,7 +80,7 @@ class EagleRecipe:
         vocabulary: Vocabulary,
         target: Served,
         precision: torch.dtype,
-    ) -> EagleObjective:
+    ) -> FeatureObjective:
         """See `Recipe.objective`."""
         rows, taps = weights["rows"], tuple(weights["taps"].tolist())
         shape = Shape.of(rows.shape[1], len(taps))
@@ -97,9 +92,9 @@ class EagleRecipe:
             seed=self.seed,
         )
 
-        def write(objective: EagleObjective, folder: Path) -> None:
-            trained = {name: _kept(value) for name, value in module.named_parameters()}
-            trained["lm_head.weight"] = trained.pop("rows", _kept(rows))
+        def write(folder: Path) -> None:
+            trained = {name: kept(value) for name, value in module.named_parameters()}
+            trained["lm_head.weight"] = trained.pop("rows", kept(rows))
             settings = Eagle3Settings(
                 layer_config(shape, target), layers=taps, norm_before_residual=True
             )
@@ -113,9 +108,14 @@ class EagleRecipe:
                 token_ids=vocabulary.ids,
             )
 
-        temperature = target.temperature or 1.0
-        return EagleObjective(
-            module, vocabulary, self.num_steps, self.loss, temperature, precision, write
+        return FeatureObjective(
+            module,
+            vocabulary,
+            decaying(self.num_steps),
+            self.loss,
+            target.temperature or 1.0,
+            precision,
+            write,
         )
 
     def to_json(self) -> dict[str, Any]:
@@ -144,5 +144,16 @@ def layer_config(shape: Shape, target: Served) -> Any:
     )
 
 
-def _kept(weight: Tensor) -> Tensor:
-    return weight.detach().to(torch.bfloat16)
+def states_of_layers(info: TargetInfo, reader: str) -> Hidden:
+    """The states that a head of this kind learns from.
+
+    Raises:
+        InvalidInput: the target does not give them.
+    """
+    asked = hidden_of(info.num_layers)
+    if not info.num_layers or info.lacks({asked}):
+        raise InvalidInput(
+            f"{info.name} does not give the hidden states of its layers, which {reader} reads; "
+            "train medusa, or use another model"
+        )
+    return asked

@@ -130,7 +130,7 @@ def architectures_of(settings: Settings, model: LanguageModel) -> list[str]:
     return list((read_json(files.folder / "config.json") or {}).get("architectures") or [])
 
 
-SAME = ("model", "dtype", "raw", "prompts", "exclude", "max_tokens", "sampling")
+SAME = ("model", "dtype", "raw", "prompts", "exclude", "max_tokens", "batch", "sampling")
 """The settings of answers that are learned from again."""
 
 

@@ -10,15 +10,15 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from paceline.checks import require_int
 from paceline.core.hidden import Hidden
 from paceline.core.target import TargetInfo
 from paceline.generate.api import LanguageModel
 from paceline.models.heads.medusa import Weights, save_medusa
 from paceline.train.data import Vocabulary
-from paceline.train.medusa import HIDDEN, MedusaHeads, MedusaObjective
+from paceline.train.heads import HIDDEN, HeadsObjective, decaying
+from paceline.train.medusa import MedusaHeads
 from paceline.train.objective import Loss
-from paceline.train.recipe import Served, check_loss
+from paceline.train.recipe import Served, check_heads, kept
 from paceline.train.target_rows import head_rows
 
 
@@ -49,11 +49,7 @@ class MedusaRecipe:
     loss: Loss = "divergence"
 
     def __post_init__(self) -> None:
-        require_int("num_heads", self.num_heads, low=1, high=16)
-        require_int("num_layers", self.num_layers, low=1, high=8)
-        if self.draft_vocab is not None:
-            require_int("draft_vocab", self.draft_vocab, low=16)
-        check_loss(self.loss)
+        check_heads(self.num_heads, self.num_layers, self.draft_vocab, self.loss)
 
     def hidden(self, info: TargetInfo) -> Hidden:
         """See `Recipe.hidden`."""
@@ -69,19 +65,25 @@ class MedusaRecipe:
         vocabulary: Vocabulary,
         target: Served,
         precision: torch.dtype,
-    ) -> MedusaObjective:
+    ) -> HeadsObjective:
         """See `Recipe.objective`."""
         rows = weights["rows"]
         module = MedusaHeads(
             rows.to(precision), self.num_heads, self.num_layers, shared=not self.own_rows
         )
 
-        def write(objective: MedusaObjective, folder: Path) -> None:
-            kept = medusa_weights(objective.module, vocabulary, rows)
-            save_medusa(kept, folder, base_model=target.name, vocab_size=target.vocab_size)
+        def write(folder: Path) -> None:
+            written = medusa_weights(module, vocabulary, rows)
+            save_medusa(written, folder, base_model=target.name, vocab_size=target.vocab_size)
 
-        return MedusaObjective(
-            module, vocabulary, self.loss, target.temperature or 1.0, precision, write
+        return HeadsObjective(
+            module,
+            vocabulary,
+            decaying(self.num_heads),
+            self.loss,
+            target.temperature or 1.0,
+            precision,
+            write,
         )
 
     def to_json(self) -> dict[str, Any]:
@@ -95,15 +97,11 @@ def medusa_weights(module: MedusaHeads, vocabulary: Vocabulary, rows: Tensor) ->
     Shared rows are written only where they are a part of the target's: all of them it has itself.
     """
     blocks = [
-        [(_kept(block.linear.weight), _kept(block.linear.bias)) for block in head]
+        [(kept(block.linear.weight), kept(block.linear.bias)) for block in head]
         for head in module.layers
     ]
     if not module.shared:
-        outputs = [_kept(own) for own in module.own_rows]
+        outputs = [kept(own) for own in module.own_rows]
     else:
-        outputs = [] if vocabulary.ids is None else [_kept(rows)]
+        outputs = [] if vocabulary.ids is None else [kept(rows)]
     return Weights(blocks, outputs, vocabulary.ids)
-
-
-def _kept(weight: Tensor) -> Tensor:
-    return weight.detach().to(torch.bfloat16)

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from paceline.checks import require_int
 from paceline.core.hidden import Hidden
 from paceline.core.target import TargetInfo
 from paceline.errors import InvalidInput
@@ -27,6 +28,24 @@ def check_loss(loss: Any) -> None:
     """
     if loss not in LOSSES:
         raise InvalidInput(f"loss must be one of {', '.join(LOSSES)}; it is {loss!r}")
+
+
+def check_heads(num_heads: int, num_layers: int, draft_vocab: int | None, loss: Any) -> None:
+    """Refuse settings of heads that are outside their ranges.
+
+    Raises:
+        InvalidInput: names the setting.
+    """
+    require_int("num_heads", num_heads, low=1, high=16)
+    require_int("num_layers", num_layers, low=1, high=8)
+    if draft_vocab is not None:
+        require_int("draft_vocab", draft_vocab, low=16)
+    check_loss(loss)
+
+
+def kept(weight: Tensor) -> Tensor:
+    """A weight as it is written: in bfloat16."""
+    return weight.detach().to(torch.bfloat16)
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,15 +5,21 @@ token and t_1 the token after it, and predicts t_{i + 2}:
 
     z = R x_i + SiLU(W x_i + b);   further blocks z + SiLU(W' z + b');   logits = O_i z + c_i
 
+Heads that were trained here may share one output layer (`lm_head.weight`) and a cut vocabulary
+(`token_map`, the target's id of each of its rows), or leave their outputs to the target's own head;
+that repository's format knows neither.
+
 Sources: Hydra, Ankner et al. 2402.05109, section 3; the format is that of its repository
 (`hydra_lm_head.pt`), architecture "mlp".
 """
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import NamedTuple
 
 import torch
@@ -29,6 +35,7 @@ from paceline.drafting.heads.sequential import (
     Stepped,
     step_together,
 )
+from paceline.drafting.heads.vocabulary import check_token_ids
 from paceline.errors import InvalidInput, ModelError
 from paceline.models.heads.files import HeadFiles
 from paceline.models.heads.format import (
@@ -39,11 +46,28 @@ from paceline.models.heads.format import (
     check_target,
     kept_outputs,
 )
+from paceline.models.heads.weights import target_head_is_whole
 
 _BLOCK = re.compile(r"hydra_mlp\.(\d+)\.(\d+)\.linear\.weight")
 _OUTPUT = re.compile(r"hydra_lm_head\.(\d+)\.(?:(\d+)\.)?weight")
+_ROWS, _IDS = "lm_head.weight", "token_map"
 _OURS = "mlp"
 """The architecture that is read; the others have an attention layer of their own."""
+
+
+class Weights(NamedTuple):
+    """The weights of Hydra heads, as they are trained and stored.
+
+    Args:
+        blocks: for each head, the tensors of its blocks by their names in the file after
+            `hydra_mlp.N.`, such as `0.linear.weight`.
+        outputs: an output layer `[Vh, d]` for each head, one for all, or none for the target's own.
+        token_ids: `[Vh]`, the target's id of each row, ascending; None if all tokens are there.
+    """
+
+    blocks: Sequence[Mapping[str, Tensor]]
+    outputs: Sequence[Tensor] = ()
+    token_ids: Tensor | None = None
 
 
 class Block(NamedTuple):
@@ -64,7 +88,7 @@ class HydraHead:
     Args:
         name: for messages.
         blocks: the blocks of each head.
-        outputs: the output layer of each head.
+        outputs: the output layer of each head; none where they use the target's own head.
         dtype: of the activations.
         grounded: whether heads read the embeddings of the tokens before.
         layer: the layer whose input they read; None is the final state.
@@ -88,18 +112,19 @@ class HydraHead:
         """See `Head.needs`."""
         state = Hidden(final=True) if self.layer is None else Hidden((self.layer,))
         own: set[Need | Hidden] = {state}
-        return frozenset(own | {Need.EMBEDDING} if self.grounded else own)
+        own |= {Need.EMBEDDING} if self.grounded else set()
+        return frozenset(own if self.outputs else own | {Need.HEAD})
 
     @property
     def max_levels(self) -> int:
         """See `Head.max_levels`."""
-        return len(self.outputs)
+        return len(self.blocks)
 
     @property
     def num_bytes(self) -> int:
         """See `Head.num_bytes`."""
         products = [one for block in self.blocks[0] for one in block if one is not None]
-        return sum(one.num_bytes for one in (*products, self.outputs[0]))
+        return sum(one.num_bytes for one in (*products, *self.outputs[:1]))
 
     def open(self, target: TargetView, capacity: int) -> SequentialState:
         """See `Head.open`."""
@@ -118,7 +143,10 @@ class HydraHead:
         x = states
         for block in self.blocks[level]:
             x = block(x)
-        return Stepped(self.outputs[level](x), states)
+        if self.outputs:
+            return Stepped(self.outputs[level](x), states)
+        assert target.head is not None
+        return Stepped(target.head(x), states)
 
 
 def _read(files: HeadFiles, options: HeadOptions) -> HydraHead:
@@ -138,7 +166,6 @@ def _read(files: HeadFiles, options: HeadOptions) -> HydraHead:
             f"{files.path} has no tensors of Hydra heads, such as 'hydra_mlp.0.0.linear.weight', "
             "though its config.json names them; the file of weights is missing or another one"
         )
-    outputs = {int(match[1]): match[0] for k in files.keys if (match := _OUTPUT.fullmatch(k))}
     num_heads = 1 + max(head for head, _ in places)
     # Numbers of blocks have gaps where a layer without weights stands between them.
     numbers = sorted({number for _, number in places})
@@ -146,7 +173,7 @@ def _read(files: HeadFiles, options: HeadOptions) -> HydraHead:
     hidden = weight.shape[0]
     grounded = weight.shape[1] != hidden
     dtype = options.dtype_for(weight)
-    blocks, ends = [], []
+    blocks = []
     for head in range(num_heads):
         own = []
         for rank, number in enumerate(numbers):
@@ -159,23 +186,48 @@ def _read(files: HeadFiles, options: HeadOptions) -> HydraHead:
                 residual = _product(files, options, dtype, stem, (hidden, width))
             own.append(Block(linear, residual))
         blocks.append(tuple(own))
-        stem = outputs.get(head, f"hydra_lm_head.{head}.weight").removesuffix(".weight")
-        ends.append(_taken(files, stem, (None, hidden)))
+    ids = files.take(_IDS, (None,)) if files.has(_IDS) else None
+    ends = _outputs(files, num_heads, hidden, ids)
     files.refuse_leftovers("Hydra")
-    rows = {len(weight) for weight, _ in ends}
-    if len(rows) > 1:
-        raise ModelError(
-            f"{files.path}: the output layers have {' and '.join(map(str, sorted(rows)))} rows; "
-            "the tensors do not belong together"
+    vocab = len(ends[0][0]) if ends and ids is None else None
+    check_target(files, options.target, hidden_size=hidden, vocab_size=vocab)
+    if ids is not None:
+        ids = check_token_ids(
+            files.name, ids, None if options.target is None else options.target.vocab_size
         )
-    check_target(files, options.target, hidden_size=hidden, vocab_size=rows.pop())
-    kept = kept_outputs(files, None, options)
-    products = tuple(
+    if not ends and options.token_ids is not None:
+        raise target_head_is_whole(str(files.path))
+    kept = kept_outputs(files, ids, options)
+    products = [
         Product(kept.of(weight), None if bias is None else kept.of(bias), options, dtype)
         for weight, bias in ends
-    )
+    ]
+    shared = tuple(products) if len(products) != 1 else tuple(products * num_heads)
     layer = _layer(files, options.target)
-    return HydraHead(files.name, tuple(blocks), products, dtype, grounded, layer, kept.token_ids)
+    return HydraHead(files.name, tuple(blocks), shared, dtype, grounded, layer, kept.token_ids)
+
+
+def _outputs(
+    files: HeadFiles, num_heads: int, hidden: int, ids: Tensor | None
+) -> list[tuple[Tensor, Tensor | None]]:
+    """The output layers: of each head, of all, or none where the target's own is used."""
+    rows = None if ids is None else len(ids)
+    if files.has(_ROWS) or ids is not None:
+        return [_taken(files, _ROWS.removesuffix(".weight"), (rows, hidden))]
+    if files.config.get("original_lm_head") is True:
+        return []
+    names = {int(match[1]): match[0] for k in files.keys if (match := _OUTPUT.fullmatch(k))}
+    found = []
+    for head in range(num_heads):
+        stem = names.get(head, f"hydra_lm_head.{head}.weight").removesuffix(".weight")
+        found.append(_taken(files, stem, (None, hidden)))
+    sizes = {len(weight) for weight, _ in found}
+    if len(sizes) > 1:
+        raise ModelError(
+            f"{files.path}: the output layers have {' and '.join(map(str, sorted(sizes)))} rows; "
+            "the tensors do not belong together"
+        )
+    return found
 
 
 def _layer(files: HeadFiles, target: TargetInfo | None) -> int | None:
@@ -218,3 +270,56 @@ def _recognises(files: HeadFiles) -> bool:
 
 
 FORMAT = HeadFormat("Hydra", always("hydra"), _recognises, _read)
+
+
+def save_hydra(weights: Weights, folder: Path, *, base_model: str, vocab_size: int) -> list[Path]:
+    """Write Hydra heads: `hydra_lm_head.safetensors` and `config.json`.
+
+    Heads with an output layer each and all tokens have the names of Hydra's repository.
+
+    Args:
+        weights: what to write, in the dtype in which it is to be stored.
+        folder: made if it is not there.
+        base_model: the name of the target, for `base_model_name_or_path`.
+        vocab_size: V of the target.
+
+    Returns:
+        The files.
+
+    Raises:
+        InvalidInput: the folder cannot be written to.
+    """
+    from safetensors.torch import save_file
+
+    num_heads, outputs = len(weights.blocks), weights.outputs
+    tensors = {
+        f"hydra_mlp.{head}.{name}": tensor
+        for head, block in enumerate(weights.blocks)
+        for name, tensor in block.items()
+    }
+    if len(outputs) == num_heads and weights.token_ids is None:
+        tensors |= {f"hydra_lm_head.{head}.weight": rows for head, rows in enumerate(outputs)}
+    elif len(outputs) == 1:
+        tensors[_ROWS] = outputs[0]
+    elif outputs:
+        raise InvalidInput("Hydra heads with output layers of their own have all tokens")
+    if weights.token_ids is not None:
+        tensors[_IDS] = weights.token_ids.to(torch.int64)
+    config = {
+        "base_model_name_or_path": base_model,
+        "hydra_num_heads": num_heads,
+        "hydra_num_layers": sum(name.endswith("linear.weight") for name in weights.blocks[0]),
+        "hydra_head_arch": _OURS,
+        "grounded_heads": True,
+        "hidden_state_offset": 0,
+        "original_lm_head": not outputs,
+        "vocab_size": vocab_size,
+    }
+    files = [folder / "hydra_lm_head.safetensors", folder / "config.json"]
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        save_file({key: value.contiguous().clone() for key, value in tensors.items()}, files[0])
+        files[1].write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+    except OSError as error:
+        raise InvalidInput(f"cannot write {folder} ({error}); give another folder") from error
+    return files

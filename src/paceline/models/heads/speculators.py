@@ -7,12 +7,10 @@ layers in `transformer_layer_config`. Layers of the target are numbered by what 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from paceline.drafting.heads.contract import Head
@@ -22,11 +20,9 @@ from paceline.models.heads.eagle3 import Eagle3Settings, build_eagle3, checked, 
 from paceline.models.heads.files import HeadFiles
 from paceline.models.heads.format import HeadFormat, HeadOptions
 from paceline.models.heads.mtp import SPECULATORS, build_mtp
+from paceline.models.heads.speculators_files import cut_vocabulary, write_head
 from paceline.models.heads.weights import HeadWeights, layer_config, layer_numbers, same
 from paceline.targets.heads.state import FeatureHead
-
-VERSION = "0.9.0"
-"""The version of the format that is written."""
 
 _RESIDUAL = {"speculators": False, "vllm": True}
 """What a file without `norm_before_residual` means, by who reads it."""
@@ -169,43 +165,19 @@ def save_eagle3(
     Raises:
         InvalidInput: weights are missing or unknown, or the folder cannot be written to.
     """
-    from safetensors.torch import save_file
-
     if settings.layers is None:
         raise InvalidInput("the layers that a head reads must be written with it; give layers")
     shape = settings.layer_config
     optional = frozenset({"embed_tokens.weight"} & set(weights))
     checked(weights, names_of(settings, len(settings.layers)) | optional)
-    tensors = {name: tensor.detach().contiguous().clone() for name, tensor in weights.items()}
     count = shape.vocab_size if token_ids is None else len(token_ids)
-    if len(tensors["lm_head.weight"]) != count:
+    if len(weights["lm_head.weight"]) != count:
         raise InvalidInput(
-            f"the head has {len(tensors['lm_head.weight'])} outputs, and there are {count} tokens"
+            f"the head has {len(weights['lm_head.weight'])} outputs, and there are {count} tokens"
         )
-    if token_ids is not None and count < shape.vocab_size:
-        ids = token_ids.to(torch.int64)
-        known = torch.zeros(shape.vocab_size, dtype=torch.bool)
-        known[ids] = True
-        tensors |= {"d2t": ids - torch.arange(count), "t2d": known}
     kind = "eagle3" if settings.mask_token is None else "peagle"
-    config = {
+    own = {
         "architectures": ["Eagle3Speculator" if kind == "eagle3" else "PEagleSpeculator"],
-        "speculators_model_type": kind,
-        "speculators_version": VERSION,
-        "speculators_config": {
-            "algorithm": kind,
-            "default_proposal_method": "greedy",
-            "proposal_methods": [
-                {
-                    "proposal_type": "greedy",
-                    "speculative_tokens": num_draft_tokens,
-                    "verifier_accept_k": 1,
-                    "accept_tolerance": 0.0,
-                }
-            ],
-            "verifier": {"name_or_path": verifier, "architectures": architectures},
-        },
-        "transformer_layer_config": _plain(shape),
         "draft_vocab_size": count,
         "eagle_aux_hidden_state_layer_ids": sorted(settings.layers),
         "target_hidden_size": settings.target_hidden_size,
@@ -214,22 +186,17 @@ def save_eagle3(
         "fc_norm": settings.fc_norm,
         "norm_output": settings.norm_output,
         "embed_requires_grad": "embed_tokens.weight" in weights,
-        "tie_word_embeddings": False,
-        "dtype": str(tensors["fc.weight"].dtype).removeprefix("torch."),
+        "dtype": str(weights["fc.weight"].dtype).removeprefix("torch."),
     }
     if settings.mask_token is not None:
-        config["mask_token_id"] = settings.mask_token
-    files = [folder / "model.safetensors", folder / "config.json"]
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        save_file(tensors, files[0], metadata={"format": "pt"})
-        files[1].write_text(json.dumps(config, indent=2, sort_keys=True) + "\n", encoding="utf-8")
-    except OSError as error:
-        raise InvalidInput(f"cannot write {folder} ({error}); give another folder") from error
-    return files
-
-
-def _plain(config: Any) -> dict[str, Any]:
-    """A configuration as JSON, with its kind."""
-    found: dict[str, Any] = json.loads(config.to_json_string(use_diff=True))
-    return {**found, "model_type": config.model_type}
+        own["mask_token_id"] = settings.mask_token
+    return write_head(
+        folder,
+        kind,
+        {**weights, **cut_vocabulary(token_ids, shape.vocab_size)},
+        shape,
+        verifier=verifier,
+        architectures=architectures,
+        num_draft_tokens=num_draft_tokens,
+        own=own,
+    )
