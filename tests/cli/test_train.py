@@ -124,6 +124,7 @@ def test_what_one_run_captured_another_learns_from(
     for more, message in (
         (["--temperature", 0.7], "have sampling {'temperature': 0.5}, and {'temperature': 0.7}"),
         (["-m", "smollm2-135m"], "have model"),
+        (["--batch", 5], "and 5 was given"),
         (["--data", tmp_path / "nowhere"], "holds no run"),
     ):
         refused = run("train", "medusa", "-o", tmp_path / "third", "--data", one, *more)

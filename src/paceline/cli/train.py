@@ -2,27 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
 import typer
 
-from paceline.cli import interrupts, options, terminal, threads
-from paceline.cli.bench import INTERRUPTED
-from paceline.cli.calls import DEFAULT_MODEL, print_written, uses_chat
+from paceline.cli import options
 from paceline.cli.train_options import HEAD, Common, number, takes_common
-from paceline.cli.train_view import progress_view, sentences
-from paceline.errors import InvalidInput, MissingExtra
-from paceline.workbench.workload import read_items
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from paceline.generate.api import LanguageModel
-    from paceline.train.prompts import Prompt
-    from paceline.train.result import Trained
-    from paceline.train.settings import RunFolder, Settings
+from paceline.cli.train_run import run
 
 app = typer.Typer(no_args_is_help=True)
 
@@ -35,10 +21,11 @@ def train() -> None:
     does, and a small network learns from them what comes next. It ends by itself; Ctrl-C keeps what
     there is, and --resume goes on.
 
-    On two cores, with --minutes 60: SmolLM2-135M about 300,000 answer tokens, Qwen2.5-0.5B 150,000,
-    a model of 1.5B 50,000. On the disk, a token takes 2 bytes for each component of the hidden
+    A core with matrix instructions (AMX) captures about 260 answer tokens of SmolLM2-135M in a
+    second, and 430 with --batch 64; other models take about as much longer as they have more
+    weights. On the disk, a token takes 2 bytes for each component of the hidden
     state: 100,000 tokens take 115 MB for SmolLM2-135M (576), 180 MB for a model of 0.5B (896) and
-    310 MB for one of 1.5B (1536); `eagle` keeps four states and takes four times as much. Prompts
+    310 MB for one of 1.5B (1536); `eagle` and `dflash` keep four states and take four times as much. Prompts
     count too.
     """
 
@@ -167,131 +154,36 @@ def dflash(
     run("dflash", common, settings)
 
 
-for _command in (medusa, hydra, eagle, mtp, dflash, blockwise):
+def parallel(
+    common: Common,
+    draft_model: Annotated[
+        str | None,
+        typer.Option(
+            "--draft-model",
+            rich_help_panel=HEAD,
+            metavar="NAME|FOLDER",
+            help="The small model that it begins from, with the same tokens.",
+        ),
+    ] = None,
+    steps: Annotated[
+        int | None,
+        number(
+            "--steps",
+            panel=HEAD,
+            about="Tokens that it guesses in a pass. Default: 8.",
+            low=2,
+            high=32,
+        ),
+    ] = None,
+) -> None:
+    """Train a draft model to guess several tokens in one pass (PARD).
+
+    All of the small model is trained, so it takes 16 bytes of memory for each of its weights. It is
+    written as a model: give it to `generate` as --draft-model with --drafter parallel. It has an
+    output head of its own, and so neither --draft-vocab, --own-rows nor --loss.
+    """
+    run("parallel", common, {"draft_model": draft_model, "num_steps": steps, "seed": common.seed})
+
+
+for _command in (medusa, hydra, eagle, mtp, dflash, blockwise, parallel):
     app.command(help=options.paragraphs(_command))(takes_common(_command))
-
-
-def run(kind: str, common: Common, own: dict[str, Any]) -> None:
-    """Train a drafter of a kind; None stands for options that were left out."""
-    threads.give_way_where_busy()
-    with terminal.progress("starting"):
-        from paceline.train.run import train as run_training
-        from paceline.train.settings import RunFolder
-
-    from paceline.workbench.report.files import Outputs
-
-    Outputs({"--html": common.html})  # one that cannot be written is told before the work
-    folder, trust = RunFolder(common.output), common.trust
-    settings = settings_of(kind, folder, common, own)
-    if common.raw is not None and settings.prompts is None:
-        raise InvalidInput(
-            f"{'--raw' if common.raw else '--chat'} is about the prompts of a file; give one with "
-            "--prompts FILE, or leave it out"
-        )
-    has_answers = settings.data is not None
-    items = None if settings.prompts is None or has_answers else read_items(settings.prompts)
-    excluded = [] if has_answers else excluded_texts(settings)
-
-    def load() -> LanguageModel:
-        with terminal.progress(f"loading {settings.model}") as tell:
-            import paceline
-
-            with terminal.transformers_is_quiet():
-                return paceline.load(settings.model, dtype=settings.dtype, progress=tell, **trust)
-
-    def encoded(model: LanguageModel) -> Sequence[Prompt]:
-        from paceline.train.prompts import encode_items
-
-        assert items is not None
-        return encode_items(items, model, chat=uses_chat(model.tokenizer, raw=settings.raw))
-
-    with interrupts.asked_to_stop() as stops, progress_view() as tell:
-        trained = run_training(
-            settings,
-            folder,
-            load,
-            given=None if items is None else encoded,
-            excluded=excluded,
-            resume=common.resume,
-            minutes=common.minutes,
-            stops=stops,
-            tell=tell,
-        )
-    show(trained, common.html, as_json=common.as_json)
-
-
-def settings_of(kind: str, folder: RunFolder, common: Common, own: dict[str, Any]) -> Settings:
-    """The settings of a run: what was given, and for the rest the defaults, or those it had."""
-    from dataclasses import replace
-
-    from paceline.train.loop import Plan
-    from paceline.train.recipes import RECIPES
-    from paceline.train.settings import RunFolder, Settings
-
-    given, sampling = _without_none(common.given), _without_none(common.sampling)
-    head, plan = _without_none({**own, **common.head}), _without_none(common.plan)
-    if head.get("draft_vocab") == "all":
-        head["draft_vocab"] = None
-    if not common.resume:
-        recipe = RECIPES[kind](**head)
-        usual: dict[str, Any] = {
-            "recipe": recipe,
-            "plan": Plan(learning_rate=recipe.learning_rate),
-        }
-        if common.data is None:
-            settings = Settings(**{"model": DEFAULT_MODEL, **usual, **given})
-        else:
-            settings = replace(RunFolder(common.data).settings(to_resume=False), **usual, **given)
-    else:
-        settings = folder.settings()
-        if settings.recipe.name != kind:
-            raise InvalidInput(
-                f"the run in {folder.path} trains {settings.recipe.name!r}; resume it with "
-                f"`paceline train {settings.recipe.name}`"
-            )
-        recipe = RECIPES[kind](**{**settings.recipe.to_json(), **head})
-        settings = replace(settings, recipe=recipe, **given)
-    return replace(
-        settings,
-        sampling={**settings.sampling, **sampling},
-        plan=replace(settings.plan, **plan),
-    )
-
-
-def _without_none(values: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in values.items() if value is not None}
-
-
-def excluded_texts(settings: Settings) -> list[str]:
-    """The texts of the files to keep unseen."""
-    from paceline.train.prompts import texts_of
-
-    return [text for file in settings.exclude for text in texts_of(read_items(file))]
-
-
-def show(trained: Trained, html: Path | None, *, as_json: bool) -> None:
-    """Print what came of a run, and write its report."""
-    if trained.progress is not None:
-        _write_report(trained, html)
-    if as_json:
-        terminal.print_json(trained.to_json())
-    else:
-        for line in sentences(trained):
-            terminal.out().print(line, soft_wrap=True)
-    if trained.ended == "stopped":
-        raise typer.Exit(INTERRUPTED)
-
-
-def _write_report(trained: Trained, html: Path | None) -> None:
-    from paceline.train.report import report
-    from paceline.workbench.report import to_html
-    from paceline.workbench.report.files import Outputs
-
-    path = trained.folder.path / "report.html" if html is None else html
-    content: Callable[[], str] = lambda: to_html(report(trained))  # noqa: E731
-    try:
-        print_written(Outputs({"--html": path}).write({"--html": content}))
-    except MissingExtra as error:
-        if html is not None:
-            raise
-        terminal.note(f"no report was written: {error}")

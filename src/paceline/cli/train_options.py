@@ -89,7 +89,7 @@ Data = Annotated[
         panel=ANSWERS,
         metavar="FOLDER",
         about="Learn from the answers that another run has captured there, in place of new ones. "
-        "An eagle run captures what medusa reads, too.",
+        "An eagle or dflash run captures what the others read, too.",
     ),
 ]
 Tokens = Annotated[
@@ -136,7 +136,7 @@ LearningRate = Annotated[
         "--learning-rate",
         panel=TRAINING,
         metavar="X",
-        about="The highest of the run. Default: 0.003 for medusa, 0.001 for eagle.",
+        about="The highest of the run. Default: 0.003 for medusa, 0.0001 for parallel, else 0.001.",
     ),
 ]
 Vocab = Annotated[

@@ -43,6 +43,7 @@ class BlockwiseRecipe:
 
     name: ClassVar[str] = "blockwise"
     learning_rate: ClassVar[float] = 1e-3
+    is_model: ClassVar[bool] = False
 
     num_heads: int = 4
     width: int | None = None

@@ -46,6 +46,7 @@ class DflashRecipe:
 
     name: ClassVar[str] = "dflash"
     learning_rate: ClassVar[float] = 1e-3
+    is_model: ClassVar[bool] = False
 
     block_size: int = 8
     num_layers: int = 2

@@ -44,6 +44,7 @@ class EagleRecipe:
 
     name: ClassVar[str] = "eagle"
     learning_rate: ClassVar[float] = 1e-3
+    is_model: ClassVar[bool] = False
 
     num_steps: int = 3
     draft_vocab: int | None = 8000

@@ -42,6 +42,7 @@ class HydraRecipe:
 
     name: ClassVar[str] = "hydra"
     learning_rate: ClassVar[float] = 1e-3
+    is_model: ClassVar[bool] = False
 
     num_heads: int = 4
     num_layers: int = 1

@@ -41,6 +41,7 @@ class MedusaRecipe:
 
     name: ClassVar[str] = "medusa"
     learning_rate: ClassVar[float] = 3e-3
+    is_model: ClassVar[bool] = False
 
     num_heads: int = 4
     num_layers: int = 1

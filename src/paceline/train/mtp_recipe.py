@@ -45,6 +45,7 @@ class MtpRecipe:
 
     name: ClassVar[str] = "mtp"
     learning_rate: ClassVar[float] = 1e-3
+    is_model: ClassVar[bool] = False
 
     num_steps: int = 3
     draft_vocab: int | None = None

@@ -81,6 +81,11 @@ class Recipe(Protocol):
         ...
 
     @property
+    def is_model(self) -> bool:
+        """Whether it is written as a draft model rather than as a head."""
+        ...
+
+    @property
     def draft_vocab(self) -> int | None:
         """The tokens that it can propose; None is all."""
         ...

@@ -45,8 +45,11 @@ class Trained:
     @property
     def use(self) -> str:
         """The command that decodes with it."""
-        model, head = self.settings.model, str(self.folder.path)
-        return shlex.join(["paceline", "generate", "-m", model, "--draft-head", head])
+        recipe, path = self.settings.recipe, str(self.folder.path)
+        draft = ["--draft-head", path]
+        if recipe.is_model:
+            draft = ["--drafter", recipe.name, "--draft-model", path]
+        return shlex.join(["paceline", "generate", "-m", self.settings.model, *draft])
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON values; see docs/training.md."""
