@@ -132,7 +132,9 @@ def decoded(model: Any, heads: BlockwiseHeads, prompts: Tensor) -> AcceptanceCou
         save_blockwise(weights, Path(folder), base_model="bytes", vocab_size=VOCAB)
         target = paceline.load(copy.deepcopy(model).eval())
         head = load_head(folder, target.target.info, dtype=torch.float32)
-        drafter = target.drafter(drafter="blockwise", draft_head=head, draft_tree="chain")
+        drafter = target.drafter(
+            drafter="blockwise", draft_head=head, drafter_options={"shape": "chain"}
+        )
         how: dict[str, Any] = {"max_tokens": ANSWER, "temperature": 0.0}
         for prompt in prompts.tolist():
             found = target.generate(

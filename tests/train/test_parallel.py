@@ -22,7 +22,7 @@ from paceline.train.parallel import ParallelObjective, num_kept, rows_of
 from paceline.train.parallel_recipe import ParallelRecipe
 from paceline.train.prompts import Prompt
 from paceline.train.recipe import Served
-from tests.train import periodic
+from tests.train import periodic, rounds
 from tests.train.languages import captured
 
 VOCAB, MASK, STEPS = 12, 11, 4
@@ -137,9 +137,10 @@ def test_the_rounds_of_replay_are_those_of_decoding(tmp_path: Path) -> None:
             temperature=0.0,
         )
         decoded += answer.metrics.counts
-    replayed = trained.replay(texts)
-    assert replayed.rounds == decoded.rounds
-    assert replayed.accepted == decoded.accepted
+    assert trained.replay(texts).rounds == decoded.rounds
+    assert rounds.of_decoding(trained, texts).rounds == decoded.rounds
+    assert rounds.of_decoding(trained, texts).accepted == decoded.accepted
+    assert decoded.num_accepted_tokens > 0
 
 
 def test_settings_that_cannot_be() -> None:

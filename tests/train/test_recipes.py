@@ -26,6 +26,7 @@ from paceline.train.mtp_recipe import MtpRecipe
 from paceline.train.prompts import Prompt
 from paceline.train.recipe import Served
 from tests import tiny_models
+from tests.train import rounds
 
 PROMPTS = [Prompt(str(n), tiny_models.tokens_of(3 + n, n)) for n in range(8)]
 TARGET = Served("tiny", tiny_models.VOCAB, 0.0)
@@ -77,7 +78,9 @@ def test_the_rounds_of_replay_are_those_of_decoding(
     trained.save(tmp_path)
     head = load_head(tmp_path, model.target.info, dtype=torch.float32)
     assert head.drafter == recipe.name
-    drafter = model.drafter(drafter=recipe.name, draft_head=head, draft_tree="chain")
+    drafter = model.drafter(
+        drafter=recipe.name, draft_head=head, drafter_options={"shape": "chain"}
+    )
     how = Answering({"temperature": 0.0}, max_tokens=30, batch=4, seed=0)
     hidden = recipe.hidden(model.target.info)
     texts = capture(
@@ -89,9 +92,9 @@ def test_the_rounds_of_replay_are_those_of_decoding(
             prompt.tokens, drafter=drafter, num_draft_tokens=3, max_tokens=30, temperature=0.0
         )
         decoded += answer.metrics.counts
-    replayed = trained.replay(texts)
-    assert replayed.rounds == decoded.rounds
-    assert replayed.accepted == decoded.accepted
+    assert trained.replay(texts).rounds == decoded.rounds
+    assert rounds.of_decoding(trained, texts).rounds == decoded.rounds
+    assert rounds.of_decoding(trained, texts).accepted == decoded.accepted
     assert decoded.num_accepted_tokens > 0
 
 

@@ -146,7 +146,7 @@ class BlockObjective:
         first = max(1, one.num_prompt_tokens - 1)
         with self._fast():
             context = self.module.context(self.module.read(one).to(self.precision))
-            for anchors in torch.arange(first, len(tokens)).split(ANCHORS_AT_ONCE):
+            for anchors in torch.split(torch.arange(first, len(tokens)), ANCHORS_AT_ONCE):
                 best = self.module(context, tokens[anchors], anchors).argmax(dim=-1)
                 if self.vocabulary.ids is not None:
                     best = self.vocabulary.ids[best]

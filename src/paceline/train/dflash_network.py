@@ -82,13 +82,12 @@ class BlockAttention(nn.Module):
         scores = (query @ key.transpose(-1, -2)).float() * scale
         later = torch.arange(len(context)) >= anchors.repeat_interleave(size)[:, None]
         scores = scores.masked_fill(later, -torch.inf)
-        blocks = num_blocks, size, self.shape.head_dim
-        inside = query.unflatten(1, blocks[:2]) @ own_key.unflatten(1, blocks[:2]).mT
+        blocks = len(query), num_blocks, size, -1
+        inside = query.reshape(blocks) @ own_key.reshape(blocks).mT
         scores = torch.cat([scores, inside.float().flatten(1, 2) * scale], dim=-1)
         weights = scores.softmax(dim=-1).to(dtype)
-        seen, inner = weights.split([len(context), size], dim=-1)
-        found = seen @ value
-        mixed = inner.unflatten(1, blocks[:2]) @ own_value.unflatten(1, blocks[:2])
+        found = weights[..., : len(context)] @ value
+        mixed = weights[..., len(context) :].reshape(blocks) @ own_value.reshape(blocks)
         found = (found + mixed.flatten(1, 2)).transpose(0, 1).flatten(1)
         out: Tensor = self.o_proj(found)
         return out.view(x.shape)

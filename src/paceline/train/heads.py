@@ -201,9 +201,8 @@ class HeadsObjective:
         """The greedy draft after the rows of `batch_of`, `[n, heads]`; each head sees its own."""
         rows = batch_of([one], self.vocabulary)
         found = []
-        for states, tokens in zip(
-            rows.states.split(ROWS_AT_ONCE), rows.tokens.split(ROWS_AT_ONCE), strict=True
-        ):
+        parts = (torch.split(part, ROWS_AT_ONCE) for part in (rows.states, rows.tokens))
+        for states, tokens in zip(*parts, strict=True):
             following, taken = tokens[:, None], self._taken(states)
             for head in range(self.module.num_heads):
                 with self._fast():

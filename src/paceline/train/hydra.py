@@ -57,10 +57,12 @@ class HydraHeads(Heads):
         super().__init__(rows, num_heads, shared=shared)
         size = rows.shape[1]
         self.register_buffer("embedding", embedding, persistent=False)
-        self.first = nn.ModuleList(FirstBlock(size, head + 1) for head in range(num_heads))
-        self.further = nn.ModuleList(
-            nn.Sequential(*(Block(size) for _ in range(num_layers - 1))) for _ in range(num_heads)
-        )
+        self.blocks = [
+            (FirstBlock(size, head + 1), [Block(size) for _ in range(num_layers - 1)])
+            for head in range(num_heads)
+        ]
+        self.first = nn.ModuleList(first for first, _ in self.blocks)
+        self.further = nn.ModuleList(nn.Sequential(*further) for _, further in self.blocks)
 
     def state(self, final: Tensor, following: Tensor, head: int) -> Tensor:
         """See `heads.Heads.state`."""

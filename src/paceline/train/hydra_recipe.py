@@ -109,7 +109,7 @@ class HydraRecipe:
 def hydra_weights(module: HydraHeads, vocabulary: Vocabulary, rows: Tensor) -> Weights:
     """The heads as they are written, in bfloat16; shared rows of all tokens are the target's."""
     blocks: list[dict[str, Tensor]] = []
-    for first, further in zip(module.first, module.further, strict=True):
+    for first, further in module.blocks:
         tensors = {
             "0.linear.weight": kept(first.linear.weight),
             "0.linear.bias": kept(first.linear.bias),

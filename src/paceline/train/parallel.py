@@ -162,7 +162,7 @@ class ParallelObjective:
         tokens = one.tokens.long()
         found = torch.zeros(len(tokens) - 1, self.num_steps, dtype=torch.long)
         first = max(1, one.num_prompt_tokens - 1)
-        for anchors in torch.arange(first, len(tokens)).split(ANCHORS_AT_ONCE):
+        for anchors in torch.split(torch.arange(first, len(tokens)), ANCHORS_AT_ONCE):
             text = tokens[: int(anchors[-1]) + 1]
             rows = rows_of(text, [anchors] * (self.num_steps - 1), self.mask_token)
             best = self._logits(rows).argmax(dim=-1)
