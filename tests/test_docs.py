@@ -66,8 +66,9 @@ def _opening(opens: Any, head: Path, source: Any, *arguments: Any, **options: An
 
 @pytest.mark.parametrize("page", PAGES)
 def test_the_examples_of_a_page_run(
-    page: str, folder: Path, monkeypatch: pytest.MonkeyPatch
+    page: str, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.chdir(tmp_path)  # examples write files
     load = paceline.load
 
     def load_tiny(source: Any, *arguments: Any, **options: Any) -> Any:
