@@ -63,6 +63,8 @@ class Watched(CachedTarget):
     def __init__(self, decoder: HFDecoder, fails_every: int) -> None:
         super().__init__(decoder)
         self.num_open, self._passes, self._fails_every = 0, 0, fails_every
+        self.has_plenty = False
+        """Whether it is never out of memory: while an answer is made alone."""
 
     def open(self, capacity: int) -> Slot:
         self.num_open += 1
@@ -75,7 +77,8 @@ class Watched(CachedTarget):
     def score(self, work: Sequence[Work]) -> list[Scores]:
         self._passes += 1
         # Twice in a row, so that the pass over one item alone fails as well.
-        if self._fails_every and self._passes % self._fails_every < 2 and self.num_open > 1:
+        is_due = self._fails_every and self._passes % self._fails_every < 2
+        if is_due and self.num_open > 1 and not self.has_plenty:
             raise MemoryError
         return super().score(work)
 
@@ -198,7 +201,7 @@ def main() -> int:
         prefill_rows=128,
         max_sequences=given.at_once,
         max_waiting=2 * given.at_once,
-        memory=given.at_once * (target.slot_bytes(500) + draft.slot_bytes(500)),
+        memory=given.at_once * (target.slot_bytes(200) + draft.slot_bytes(200)),
     )
     requests, seen, wrong = Requests(target, draft, given.seed), Counter[str](), list[str]()
     live: dict[int, Answer] = {}
@@ -225,10 +228,11 @@ def main() -> int:
             seen[end.reason.value] += 1
         if number % given.check_every == 0 and not answer.request.stop_rules:
             seen["compared"] += 1
-            if found := check(answer, quiet):
+            target.has_plenty = draft.has_plenty = True
+            if found := check(answer, target):
                 wrong.append(f"request {number}: {found}")
+            target.has_plenty = draft.has_plenty = False
 
-    quiet = CachedTarget(target.decoder)
     for number in range(given.requests):
         request = requests.next(number)
         while True:

@@ -39,6 +39,7 @@ from tests.tiny_models import build, tokens_of
 def test_a_slot_takes_what_the_target_says(capacity: int, fixed: dict[str, int]) -> None:
     target = CachedTarget(HFDecoder(build("llama")), **fixed)
     said = target.slot_bytes(capacity)
+    assert target.slot_bytes(capacity) == said
     slot = target.open(capacity)
     prefill(target, slot, tokens_of(capacity))
     assert slot.state.num_bytes == said

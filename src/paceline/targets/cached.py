@@ -75,6 +75,7 @@ class CachedTarget:
             self.score([Work(slot, (0,), logits=False)])
             self.commit(slot, ())
             self._sample = slot.state
+            self.close(slot)
         return self._sample.bytes_for(self._rows(capacity))
 
     def _rows(self, capacity: int) -> int:
