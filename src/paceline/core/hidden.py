@@ -120,6 +120,16 @@ class HiddenStates(NamedTuple):
             None if self.final is None else self.final[at],
         )
 
+    def copy(self) -> HiddenStates:
+        """The same rows in memory of their own.
+
+        >>> states = HiddenStates({0: torch.ones(1, 2)})
+        >>> states.copy().layers[0].data_ptr() == states.layers[0].data_ptr()
+        False
+        """
+        layers = {layer: states.clone() for layer, states in self.layers.items()}
+        return HiddenStates(layers, None if self.final is None else self.final.clone())
+
     def only(self, asked: Hidden) -> HiddenStates:
         """Only the states that `asked` names; there may be others, requested by another drafter."""
         return HiddenStates(

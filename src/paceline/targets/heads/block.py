@@ -205,7 +205,7 @@ class BlockState:
     def observe(self, hidden: HiddenStates, tokens: Sequence[int]) -> None:
         """See `contract.HeadState.observe`."""
         # A copy: the rows may be a view of all that a pass computed.
-        self._waiting.append(hidden.rows(range(hidden.num_rows)))
+        self._waiting.append(hidden.copy())
         self._num_waiting += len(tokens)
         self._last, self._block = tokens[-1], None
         if self._num_waiting > READ_ROWS:

@@ -89,7 +89,7 @@ def run_together(network: Network, work: Sequence[Rows]) -> list[Said]:
         fused = [*network.fuse(network.math, HiddenStates.join(given)).split(sizes)]
     features: list[Tensor] = []
     segments: list[Segment] = []
-    said: list[int] = []
+    said: list[slice] = []
     first = 0
     for one in work:
         if one.hidden is not None:
@@ -101,16 +101,20 @@ def run_together(network: Network, work: Sequence[Rows]) -> list[Said]:
         seen = one.cache.length
         segments.append(Segment(one.cache, first, rows, one.start, one.visible, end, seen))
         first += rows
-        said += range(first - one.num_said, first)
+        said.append(slice(first - one.num_said, first))
     tokens = torch.tensor([token for one in work for token in one.tokens], device=device)
     positions = torch.tensor([place for one in work for place in one.positions], device=device)
     vocabulary, target = network.vocabulary, work[0].target
     batch = Pass(tokens, positions, segments, tokens[:0])
-    states, fed = network.run(vocabulary.embed(target)(tokens), torch.cat(features), batch)
-    at = torch.tensor(said, device=device)
-    sizes = [one.num_said for one in work]
-    logits = vocabulary.logits(target)(states[at]).split(sizes)
-    return [Said(*parts) for parts in zip(logits, fed[at].split(sizes), strict=True)]
+    states, fed = network.run(vocabulary.embed(target)(tokens), _joined(features), batch)
+    logits = vocabulary.logits(target)(_joined([states[rows] for rows in said]))
+    parts = zip(logits.split([one.num_said for one in work]), said, strict=True)
+    return [Said(own, fed[rows]) for own, rows in parts]
+
+
+def _joined(parts: Sequence[Tensor]) -> Tensor:
+    """The rows of several tensors; those of one as they are."""
+    return parts[0] if len(parts) == 1 else torch.cat([*parts])
 
 
 class FeatureState:
@@ -136,7 +140,7 @@ class FeatureState:
     def observe(self, hidden: HiddenStates, tokens: Sequence[int]) -> None:
         """See `contract.HeadState.observe`."""
         # A copy: the rows may be a view of all that a pass computed.
-        self._waiting.append((tokens, hidden.rows(range(hidden.num_rows))))
+        self._waiting.append((tokens, hidden.copy()))
         self._num_waiting += len(tokens)
         if self._num_waiting > READ_ROWS:
             run(self._read())
