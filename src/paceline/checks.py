@@ -120,3 +120,12 @@ def require_writable(option: str, path: Path) -> None:
         if not path.parent.exists():
             reason = f"there is no folder {os.fspath(path.parent)}"
         raise InvalidInput(f"{option}: cannot write {path}: {reason}") from error
+
+
+def reason_of(error: Exception) -> str:
+    """Why a file cannot be read or written, for a message that names the file itself.
+
+    >>> reason_of(FileNotFoundError(2, "No such file or directory", "costs.json"))
+    'No such file or directory'
+    """
+    return (error.strerror if isinstance(error, OSError) else None) or str(error)

@@ -124,7 +124,10 @@ def test_rates():
         (["--model", "m", "--alpha", ".8", "--cost", "1"], "costs are measured"),
         (["--model", "m", "--alpha", ".8", "--save-costs", "no/x"], "no folder"),
         (["--costs", "none.json", "--alpha", ".8"], "cannot read"),
-        (["--costs", "none.json", "--from", "none.json"], "cannot read"),
+        (
+            ["--costs", "none.json", "--from", "none.json"],
+            "cannot read none.json: No such file or directory",
+        ),
         (["--alpha", ".8,.7", "--cost", "0", "-k", "3"], "do not include draft position 3"),
         (["--alpha", ".8", "--cost", "0", "--verify-cost", "0"], "verify_cost"),
         (["--alpha", ".8", "--cost", "0", "--draft-model", ""], "give --model or --costs"),

@@ -154,8 +154,9 @@ def _show(path: Path, corpus: Corpus, *, as_json: bool) -> None:
     if as_json:
         terminal.print_json(facts)
         return
+    count = facts["num_documents"]
     terminal.out().print(
-        f"{path}: {facts['num_tokens']:,} tokens in {facts['num_documents']:,} documents, "
+        f"{path}: {facts['num_tokens']:,} tokens in {count:,} document{'s' * (count != 1)}, "
         f"{terminal.quantity(corpus.num_bytes)}, for the tokenizer of {facts['tokenizer']} "
         f"({str(facts['fingerprint'])[:8]})",
         soft_wrap=True,

@@ -17,6 +17,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from paceline.checks import reason_of
 from paceline.errors import InvalidInput, UnknownName
 
 SCHEMA = "paceline.settings/1"
@@ -115,7 +116,7 @@ def _parsed(source: str | Path) -> Any:
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise InvalidInput(f"cannot read the settings in {path}: {error}") from None
+        raise InvalidInput(f"cannot read the settings in {path}: {reason_of(error)}") from None
     try:
         return tomllib.loads(text) if path.suffix == ".toml" else json.loads(text)
     except (ValueError, RecursionError) as error:

@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from paceline.checks import reason_of
 from paceline.errors import InvalidInput
 
 FORMAT = "paceline datastore 1"
@@ -127,7 +128,7 @@ class Corpus:
             )
             beside.replace(path)
         except (OSError, SafetensorError) as error:
-            raise InvalidInput(f"cannot write {path}: {error}") from error
+            raise InvalidInput(f"cannot write {path}: {reason_of(error)}") from error
         finally:
             beside.unlink(missing_ok=True)
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from paceline.checks import reason_of
 from paceline.economics.stats import AcceptanceCounts, mean_acceptance_length
 from paceline.errors import InvalidInput
 from paceline.workbench.plan.marks import counts_by_length, labels, merged
@@ -91,7 +92,7 @@ def read_acceptance(path: Path) -> list[MeasuredAcceptance]:
     try:
         report = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
-        raise InvalidInput(f"cannot read {path}: {error}") from None
+        raise InvalidInput(f"cannot read {path}: {reason_of(error)}") from None
     try:
         found = [_entry(item, report) for item in report["methods"]]
     except (AttributeError, KeyError, TypeError, ValueError) as error:

@@ -15,7 +15,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from paceline.checks import require_finite, require_int
+from paceline.checks import reason_of, require_finite, require_int
 from paceline.economics.curve import interpolated
 from paceline.errors import InvalidInput
 from paceline.workbench.plan.memory import ModelMemory
@@ -206,7 +206,7 @@ class Costs:
         try:
             found = json.loads(path.read_text(encoding="utf-8"))
         except (OSError, ValueError, RecursionError) as error:
-            raise InvalidInput(f"cannot read the costs in {path}: {error}") from None
+            raise InvalidInput(f"cannot read the costs in {path}: {reason_of(error)}") from None
         try:
             parts = ("methods", "memory", "drafts", "environment")
             if not isinstance(found["model"], str) or not all(
