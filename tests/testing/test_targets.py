@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -473,6 +474,47 @@ class RefusesChunks(Wrong):
         return super().score(work)
 
 
+class OddBytes(Wrong):
+    def slot_bytes(self, capacity: int) -> int:
+        return 100 - capacity
+
+
+class Everything:
+    """Recalls whatever it is asked for, which it did not read."""
+
+    is_on = True
+
+    def resize(self, max_bytes: int) -> None:
+        pass
+
+    def held(self) -> AbstractContextManager[None]:
+        return nullcontext()
+
+    def remember(self, slot: TableSlot, start: int, end: int | None = None) -> None:
+        pass
+
+    def recall(self, slot: TableSlot, tokens: Sequence[int]) -> bool:
+        slot.tokens += tokens
+        return True
+
+
+class Nothing(Everything):
+    def recall(self, slot: TableSlot, tokens: Sequence[int]) -> bool:
+        return False
+
+
+class Backwards(Everything):
+    def recall(self, slot: TableSlot, tokens: Sequence[int]) -> bool:
+        slot.tokens += [(token + 1) % VOCAB for token in tokens]
+        return True
+
+
+class Prefixed(Wrong):
+    def __init__(self, prefixes: Everything) -> None:
+        super().__init__()
+        self.prefixes = prefixes  # type: ignore[assignment]
+
+
 FAULTS: list[tuple[Target, TargetRule]] = [
     (OddInfo("a table"), TargetRule.INFO),
     (OddInfo(TargetInfo("odd", 0)), TargetRule.INFO),
@@ -509,6 +551,10 @@ FAULTS: list[tuple[Target, TargetRule]] = [
     (LastPass(), TargetRule.ISOLATION),
     (CloseAll(), TargetRule.ISOLATION),
     (OpensAll(), TargetRule.LIMIT),
+    (OddBytes(), TargetRule.MEMORY),
+    (Prefixed(Everything()), TargetRule.PREFIXES),
+    (Prefixed(Nothing()), TargetRule.PREFIXES),
+    (Prefixed(Backwards()), TargetRule.PREFIXES),
     (OneShort(), TargetRule.FAILURE),
     (RefusesChunks(), TargetRule.FAILURE),
 ]

@@ -43,6 +43,10 @@ class TargetRule(StrEnum):
     """Slots are independent of each other, open or closed."""
     LIMIT = "limit"
     """More than `max_length` is refused when a slot is opened; up to that everything works."""
+    MEMORY = "memory"
+    """`slot_bytes` is a whole number that does not fall with the capacity."""
+    PREFIXES = "prefixes"
+    """What is recalled is what was read, and only the same tokens after the same text are."""
     FAILURE = "failure"
     """Valid input raises nothing else."""
 

@@ -65,11 +65,13 @@ def check_target(
         _check_commits(check, text)
         _check_rest(check, text)
         _check_rollbacks(check, text)
+        _check_prefixes(check, text)
         if Need.AUXILIARY in info.gives:
             _check_auxiliary(check, text)
     _check_batch(check, texts)
     _check_isolation(check, texts)
     _check_limit(check, info)
+    _check_memory(check, info)
 
 
 def _check_info(check: Check, info: Any) -> None:
@@ -219,6 +221,37 @@ def _check_rollbacks(check: Check, text: tuple[int, ...]) -> None:
             kept, draft = (*text[:length], other), check.chain(2, salt=3)
             rows = check.score([Work(slot, [other], draft)])[0]
             check.expect_rows(TargetRule.ROLLBACK, rows, kept, draft, f"cut to {length} tokens")
+
+
+def _check_prefixes(check: Check, text: tuple[int, ...]) -> None:
+    """Read a text, take it over in another slot, and go on there; another text is not there."""
+    target, read = check.target, text[:-1]
+    if (prefixes := target.prefixes) is None or not read:
+        return
+    other = ((text[0] + 1) % target.info.vocab_size, *read[1:])
+    with prefixes.held():
+        with check.slot(TargetRule.PREFIXES, len(text) + ROOM) as slot:
+            prefill(target, slot, read)
+            prefixes.remember(slot, 0)
+        with check.slot(TargetRule.PREFIXES, len(text) + ROOM) as slot:
+            if not prefixes.recall(slot, read):
+                check.fail(TargetRule.PREFIXES, "a text that was just remembered is not recalled")
+            check.expect_length(slot, len(read))
+            draft = check.chain(2)
+            rows = check.score([Work(slot, [text[-1]], draft)])[0]
+            check.expect_rows(TargetRule.PREFIXES, rows, text, draft, "a text that was recalled")
+        with check.slot(TargetRule.PREFIXES, len(text) + ROOM) as slot:
+            if target.info.vocab_size > 1 and prefixes.recall(slot, other):
+                check.fail(TargetRule.PREFIXES, "a text that was never read is recalled")
+
+
+def _check_memory(check: Check, info: TargetInfo) -> None:
+    capacities = [n for n in (1, 8, 64) if info.max_length is None or n <= info.max_length]
+    with check.calls(TargetRule.MEMORY):
+        found: list[Any] = [check.target.slot_bytes(n) for n in capacities]
+    whole = all(isinstance(size, int) and size >= 0 for size in found)
+    if not whole or found != sorted(found):
+        check.fail(TargetRule.MEMORY, f"slots for {capacities} tokens take {found} bytes, it says")
 
 
 def _check_batch(check: Check, texts: Sequence[tuple[int, ...]]) -> None:
