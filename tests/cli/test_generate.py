@@ -470,3 +470,17 @@ def test_a_trace_is_of_one_answer_and_of_a_file_that_can_be_written(run, tiny, t
     result = run("generate", "-m", tiny, "-p", PROMPT, "--trace", tmp_path)
     assert result.exit_code == 2
     assert "--trace: cannot write" in result.stderr
+
+
+def test_an_answer_satisfies_the_schema_of_a_file(run, tiny, tmp_path):
+    file = tmp_path / "schema.json"
+    file.write_text('{"enum": ["the end", "stop"]}')
+    arguments = ("generate", "-m", tiny, "-p", "the", "--raw", "--json", "--json-schema", file)
+    result = run(*arguments)
+    assert result.exit_code == 0, result.stderr
+    assert json.loads(json.loads(result.stdout)["text"]) in ("the end", "stop")
+    for content in ("[", "[]", '{"type": "nothing"}'):
+        file.write_text(content)
+        refused = run(*arguments)
+        assert refused.exit_code == 2
+        assert "Traceback" not in refused.stderr

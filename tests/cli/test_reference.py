@@ -17,6 +17,7 @@ PAGES = [
     "docs/cli.md",
     "docs/recommend.md",
     "docs/replay.md",
+    "docs/server.md",
     "docs/training.md",
 ]
 
@@ -38,8 +39,8 @@ def test_the_reference_is_that_of_the_code(cli_reference):
 def test_the_reference_names_every_option_of_the_help(cli_reference, run):
     reference = cli_reference.reference()
     for command in (
-        "demo", "generate", "chat", "recommend", "bench", "replay", "plan", "audit", "drafters",
-        "models",
+        "demo", "generate", "chat", "serve", "recommend", "bench", "replay", "plan", "audit",
+        "drafters", "models",
     ):  # fmt: skip
         options = set(re.findall(r"--[a-z][a-z-]+", run(command, "--help").stdout)) - {"--help"}
         section = re.split(rf"^### paceline {command}$", reference, flags=re.MULTILINE)[1]

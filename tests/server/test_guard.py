@@ -10,6 +10,7 @@ import httpx
 import pytest
 
 from paceline.server.app import CLIENT_CLOSED_REQUEST
+from paceline.server.running import OWN_NAMES
 from paceline.server.settings import Limits
 from tests.held import Gate
 from tests.server.conftest import client_of
@@ -37,10 +38,13 @@ def test_with_a_key_every_route_but_health_needs_it(tiny_model: Any) -> None:
 
 def test_a_server_of_this_machine_answers_under_its_names_only(tiny_model: Any) -> None:
     async def main() -> None:
-        async with client_of(tiny_model, hosts=("127.0.0.1", "localhost")) as client:
-            assert (await client.get("/health")).status_code == 200
-            other = await client.get("/health", headers={"host": "evil.example"})
-            assert other.status_code == 400
+        async with client_of(tiny_model, hosts=OWN_NAMES) as client:
+            for name in ("127.0.0.1", "127.0.0.1:80", "LocalHost:9", "[::1]", "[::1]:8000"):
+                response = await client.get("/health", headers={"host": name})
+                assert (name, response.status_code) == (name, 200)
+            for name in ("evil.example", "127.0.0.1.evil.example", "[::2]:8000", ""):
+                response = await client.get("/health", headers={"host": name})
+                assert (name, response.status_code) == (name, 421)
 
     asyncio.run(main())
 

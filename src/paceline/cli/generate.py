@@ -10,7 +10,7 @@ from paceline.checks import require_writable
 from paceline.cli import generate_options as own
 from paceline.cli import options, render, terminal
 from paceline.cli.calls import DEFAULT_MODEL, load_for, print_written, settled, uses_chat
-from paceline.cli.inputs import drafter_settings, read_prompt
+from paceline.cli.inputs import drafter_settings, read_prompt, read_schema
 from paceline.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -94,6 +94,7 @@ def generate(
     min_ngram: own.MinNgram = None,
     ngram_match: own.NgramMatch = None,
     n: own.Samples = None,
+    json_schema: own.JsonSchema = None,
     stream: own.Stream = None,
     as_json: options.AsJson = False,
 ) -> None:
@@ -110,8 +111,11 @@ def generate(
         require_writable("--trace", shared["trace"])
     loading = options.pop(shared, options.LOADED)
     given = read_prompt(prompt, messages, raw=raw)
+    schema = None if json_schema is None else read_schema(json_schema)
     ngram = {"max_ngram": max_ngram, "min_ngram": min_ngram, "match": ngram_match}
     request, form = settled(shared, drafter_settings(reference or (), ngram, prediction))
+    if schema is not None:
+        request["structured_outputs"] = {"json": schema}
     target = load_for(request, form, model, loading)
     if isinstance(given, str) and uses_chat(target.tokenizer, raw=raw):
         given = [{"role": "user", "content": given}]

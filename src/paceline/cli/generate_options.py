@@ -27,6 +27,15 @@ Messages = Annotated[
         about="A JSON file of chat messages: a list of objects with role and content.",
     ),
 ]
+JsonSchema = Annotated[
+    Path | None,
+    option(
+        "--json-schema",
+        panel=SAMPLING,
+        metavar="FILE",
+        about="A JSON schema that the answer satisfies; drafts change nothing.",
+    ),
+]
 Reference = Annotated[
     list[Path] | None,
     option(

@@ -57,6 +57,18 @@ def read_tools(file: Path) -> list[dict[str, Any]]:
     return _read_objects("tools", file, f"schemas, such as {form}")
 
 
+def read_schema(file: Path) -> dict[str, Any]:
+    """A JSON schema from a file.
+
+    Raises:
+        InvalidInput: the file cannot be read, or does not hold an object.
+    """
+    found = _read_json("--json-schema", file)
+    if not isinstance(found, dict):
+        raise InvalidInput(f"--json-schema: {file} must hold an object, the schema")
+    return found
+
+
 def _read_objects(name: str, file: Path, what: str) -> list[dict[str, Any]]:
     """A list of objects from the file of option `--name`: as it is, or under that name."""
     value = _read_json(f"--{name}", file)

@@ -77,6 +77,41 @@ class Warp(Protocol):
         ...
 
 
+class ConstraintSession(Protocol):
+    """What one answer may say next, such as by a grammar. It changes by `observe` alone.
+
+    A `path` holds draft tokens that follow the answer so far; each was allowed after those before
+    it, and none is an end token.
+    """
+
+    def allowed(self, path: Sequence[int]) -> Tensor:
+        """Which tokens may follow the path: `[V]` bool. Do not change it."""
+        ...
+
+    def allows(self, path: Sequence[int], token: int) -> bool:
+        """Whether the token may follow the path; cheaper than all of `allowed`."""
+        ...
+
+    def forced(self) -> Sequence[int]:
+        """Tokens that must follow the answer so far, each the only one that is allowed."""
+        ...
+
+    def observe(self, tokens: Sequence[int]) -> None:
+        """Take in tokens of the answer that are final, an end token perhaps as the last."""
+        ...
+
+
+class Constraint(Protocol):
+    """A restriction of what answers may say: p, restricted to what is allowed, is the target's law.
+
+    Holds settings only: frozen, shareable, the same for every sequence.
+    """
+
+    def open(self) -> ConstraintSession:
+        """Start an answer."""
+        ...
+
+
 class DraftSession(Protocol):
     """The state of one drafter for one sequence."""
 

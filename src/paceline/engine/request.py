@@ -8,7 +8,7 @@ from typing import Any
 
 from paceline import checks
 from paceline.checks import require_int, require_seconds
-from paceline.core.protocols import Controller, Drafter, Noise, Verifier
+from paceline.core.protocols import Constraint, Controller, Drafter, Noise, Verifier
 from paceline.core.sampling import SamplingParams
 from paceline.core.target import TargetInfo
 from paceline.errors import ContextOverflow, InvalidInput
@@ -38,6 +38,7 @@ class Request:
             `sampling.warp.SamplingWarp`).
         draft_processors: the processors that may run on draft logits too: stateless functions of
             tokens and logits only.
+        constraint: what the answer may say, such as a grammar; None for anything.
         logprobs: report log-probabilities, and those of the `logprobs` most probable tokens.
         keep_logits, keep_scores: report the logits and the processed scores of each token.
         keep_draft: report each round's draft, with what the rule saw and decided of it.
@@ -62,6 +63,7 @@ class Request:
     stop_rules: Sequence[StopRule] = ()
     processors: Sequence[Processor] = ()
     draft_processors: Sequence[Processor] = ()
+    constraint: Constraint | None = None
     logprobs: int | None = None
     keep_logits: bool = False
     keep_scores: bool = False

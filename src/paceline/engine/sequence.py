@@ -16,6 +16,7 @@ from paceline.core.passes import steps_of
 from paceline.core.protocols import ControllerSession, Steps, Target, Work
 from paceline.core.target import Committed, Need, Opening, Scores
 from paceline.core.traits import traits_of
+from paceline.engine.constrained import cut, forced_draft
 from paceline.engine.contract import check_draft, check_verdict
 from paceline.engine.diagnostics import Laws, diagnostics
 from paceline.engine.gather import Answer, Drafting
@@ -86,10 +87,12 @@ class ActiveSequence:
         self.reason: FinishReason | None = None
         self.rounds = 0
         self.budget = Budget(0)
+        self.is_forced = False
         self.told: int | None = None
         self.draft_noise = (
             CoupledNoise(request.noise) if request.verifier.couples else request.noise
         )
+        self.constraint = None if request.constraint is None else request.constraint.open()
         self.warp = SamplingWarp(
             request.params,
             self.tokens,
@@ -97,6 +100,7 @@ class ActiveSequence:
             min_tokens=request.min_tokens,
             # Models name end tokens beyond their own vocabulary; these cannot come out anyway.
             hold_back=[t for t in request.stop_token_ids if 0 <= t < target.info.vocab_size],
+            constraint=self.constraint,
         )
         self.draft_warp = self.warp.for_drafts(request.draft_processors)
         if missing := target.info.lacks(request.drafter.needs):
@@ -276,10 +280,16 @@ class ActiveSequence:
 
     def _propose(self) -> Steps[Draft]:
         """Ask for a draft that leaves room for the token that every round adds."""
+        room, most = self.limit - len(self.tokens) - 1, self.target.info.max_draft_tokens
+        self.is_forced = False
+        if self.constraint is not None:
+            forced = forced_draft(self.constraint, room if most is None else min(room, most))
+            if forced is not None:
+                self.is_forced = True
+                return forced
         assert self.controller is not None
         budget = self.controller.budget()
-        room = self.limit - len(self.tokens) - 1
-        if (most := self.target.info.max_draft_tokens) is not None:
+        if most is not None:
             if budget.longest > most and not self.rounds:
                 log.warning(
                     "%s takes at most %d draft tokens a pass; %d were asked for",
@@ -294,6 +304,8 @@ class ActiveSequence:
             proposal = self.session.propose(budget, self.draft_warp, self.draft_noise)
             draft = yield from steps_of(proposal)
             check_draft(draft, budget, self.request.drafter, self.request.verifier, self.target)
+            if self.constraint is not None:
+                draft = cut(draft, self.constraint, self.request.stop_token_ids)
         self.budget = budget
         return draft
 
@@ -324,23 +336,23 @@ class ActiveSequence:
         draft_seconds = drafting.seconds + perf_counter() - start
         accepted = min(kept, len(verdict.path))
         rejected = len(committed) > accepted and bool(draft.children((ROOT, *verdict.path)[-1]))
-        self.controller.observe(
-            Outcome(
-                self.budget,
-                draft,
-                num_accepted_tokens=accepted,
-                num_tested_tokens=accepted + rejected,
-                draft_seconds=draft_seconds,
-                target_seconds=shared.seconds,
-                verify_seconds=verify_seconds,
-                num_sequences=shared.num_sequences,
-                pass_rows=shared.num_rows,
-                context=context,
-                prefill_rows=shared.prefill_rows,
-                num_set=shared.num_set,
-                set_rows=shared.set_rows,
-            )
+        outcome = Outcome(
+            self.budget,
+            draft,
+            num_accepted_tokens=accepted,
+            num_tested_tokens=accepted + rejected,
+            draft_seconds=draft_seconds,
+            target_seconds=shared.seconds,
+            verify_seconds=verify_seconds,
+            num_sequences=shared.num_sequences,
+            pass_rows=shared.num_rows,
+            context=context,
+            prefill_rows=shared.prefill_rows,
+            num_set=shared.num_set,
+            set_rows=shared.set_rows,
         )
+        if not self.is_forced:  # it was not asked how far to draft, and would learn nothing
+            self.controller.observe(outcome)
         self.rounds += 1
         event = Round(
             id=self.id,

@@ -22,6 +22,7 @@ from paceline.generate.call import Call, resolve
 from paceline.generate.draft_heads import DraftHeads
 from paceline.generate.draft_models import DraftModels
 from paceline.generate.drafts import DraftForm, DraftShape, HeadTokens, cheapest_form
+from paceline.generate.grammars import Grammars
 from paceline.generate.jobs import Job
 from paceline.generate.options import Options, checked
 from paceline.generate.results import Chunk, Generation, Piece
@@ -221,6 +222,7 @@ class LanguageModel:
     """Whether its draft heads may be pickled."""
     _drafts: DraftModels = field(init=False, repr=False)
     _heads: DraftHeads = field(init=False, repr=False)
+    _grammars: Grammars = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         info = self.target.info
@@ -233,6 +235,8 @@ class LanguageModel:
             lambda count, size: loading.head_ids(count, size, self.tokenizer, self.eos_token_ids),
         )
         object.__setattr__(self, "_heads", heads)
+        grammars = Grammars(info, self.tokenizer, self.eos_token_ids)
+        object.__setattr__(self, "_grammars", grammars)
 
     def _load_draft(
         self, source: str | Path, storage: Storage | None, head_tokens: HeadTokens
@@ -414,6 +418,7 @@ class LanguageModel:
             eos_token_ids=self.eos_token_ids,
             drafts=self._drafts,
             heads=self._heads,
+            grammars=self._grammars,
         )
 
     def _needed_tokenizer(self, purpose: str) -> Any:

@@ -18,10 +18,11 @@ from types import TracebackType
 from typing import Self, Unpack, overload
 
 from paceline.checks import require_int
-from paceline.core.events import Event, Failed, Finished, Prefilled
+from paceline.core.events import Event, Failed, Finished, Prefilled, Round
 from paceline.core.protocols import Drafter, Target
 from paceline.core.traits import models_of
 from paceline.engine import loop
+from paceline.engine.scheduler import Load
 from paceline.errors import EngineStopped, InvalidInput, QueueFull
 from paceline.generate.api import LanguageModel, Prompt
 from paceline.generate.jobs import Job
@@ -46,6 +47,7 @@ class Times:
     arrived: float
     prefilled: float | None = None
     first_token: float | None = None
+    last_token: float | None = None
     ended: float | None = None
 
 
@@ -58,6 +60,12 @@ class Member:
         index: its place in it.
         job: the answer in the making.
         times: when what happened to it.
+
+    Attributes:
+        number: its id in the engine, once it is there.
+        drafted, accepted: round by round, the draft tokens that were scored, and those of them that
+            became final.
+        num_cached_tokens: how much of its prompt had been read for another.
     """
 
     group: Answers
@@ -65,7 +73,9 @@ class Member:
     job: Job
     times: Times
     number: int | None = field(default=None, init=False)
-    """Its id in the engine, once it is there."""
+    drafted: list[int] = field(default_factory=list, init=False)
+    accepted: list[int] = field(default_factory=list, init=False)
+    num_cached_tokens: int = field(default=0, init=False)
 
 
 class Observer:
@@ -175,6 +185,7 @@ class Engine:
             require_int("max_waiting", max_waiting, low=0)
         self.model = model
         self.max_sequences, self.max_waiting = max_sequences, max_waiting
+        self.memory = memory
         self._observer = Observer() if observer is None else observer
         self._make_core = partial(
             loop.Engine, model.target, max_sequences=max_sequences, memory=memory
@@ -210,6 +221,11 @@ class Engine:
         """The answers that are decoded or wait."""
         with self._lock:
             return len(self._open)
+
+    @property
+    def load(self) -> Load:
+        """How many answers are decoded, and how many wait."""
+        return self._core.load
 
     @property
     def is_healthy(self) -> bool:
@@ -362,13 +378,17 @@ class Engine:
             self._end(member, event.error)
             return
         chunk = member.job.take(event)
+        self._observer.took(member, event)
         times = member.times
         if isinstance(event, Prefilled):
             member.job.start_clock()
-            times.prefilled = now
-        elif times.first_token is None:
-            times.first_token = now
-        self._observer.took(member, event)
+            if times.prefilled is None:  # one that was set back is read again
+                times.prefilled, member.num_cached_tokens = now, event.num_cached_tokens
+        elif isinstance(event, Round):
+            times.first_token = now if times.first_token is None else times.first_token
+            times.last_token = now
+            member.drafted.append(event.num_draft_tokens)
+            member.accepted.append(event.num_accepted_tokens)
         if chunk is not None:
             member.group.deliver(member.index, chunk)
         if isinstance(event, Finished):

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from paceline.core.protocols import Controller, Drafter, Verifier
+from paceline.core.protocols import Constraint, Controller, Drafter, Verifier
 from paceline.core.sampling import SamplingParams
 from paceline.core.target import TargetInfo
 from paceline.engine.request import Request, length_limit
@@ -16,6 +16,7 @@ from paceline.generate.choice import Choice, choose
 from paceline.generate.draft_heads import DraftHeads, describe_heads
 from paceline.generate.draft_models import DraftModels, OpenDraft
 from paceline.generate.drafts import default_choice, describe
+from paceline.generate.grammars import Grammars
 from paceline.generate.jobs import Job
 from paceline.generate.options import stop_token_ids
 from paceline.generate.parts import (
@@ -45,7 +46,8 @@ class Call:
         params: how a token is drawn.
         stops: the strings that end an answer.
         stop_token_ids: the tokens that end an answer.
-        max_tokens, min_tokens, logprobs, processors, draft_processors, keep_draft: see `Request`.
+        max_tokens, min_tokens, logprobs, processors, draft_processors, constraint, keep_draft: see
+            `Request`.
     """
 
     target: TargetInfo
@@ -62,6 +64,7 @@ class Call:
     logprobs: int | None
     processors: Sequence[Processor]
     draft_processors: Sequence[Processor]
+    constraint: Constraint | None = None
     keep_draft: bool = False
 
     def seed(self) -> int:
@@ -90,6 +93,7 @@ class Call:
             stop_rules=[text] if text is not None and self.stops else [],
             processors=self.processors,
             draft_processors=self.draft_processors,
+            constraint=self.constraint,
             logprobs=self.logprobs,
             keep_draft=self.keep_draft,
         )
@@ -106,6 +110,7 @@ def resolve(
     eos_token_ids: frozenset[int],
     drafts: DraftModels,
     heads: DraftHeads,
+    grammars: Grammars,
 ) -> Call:
     """Turn options into the parts of a call; all errors in them are detected here.
 
@@ -113,6 +118,7 @@ def resolve(
         values: every option of the Python interface, see `options.checked`.
         target, tokenizer, eos_token_ids: those of the model that answers.
         drafts, heads: its draft models and draft heads; one given by name is loaded, once.
+        grammars: the forms that its answers may have.
 
     Raises:
         PacelineError: an option, or a combination of options, is invalid.
@@ -169,8 +175,21 @@ def resolve(
         logprobs=values["logprobs"],
         processors=values["processors"],
         draft_processors=values["draft_processors"],
+        constraint=_constraint(values, grammars),
         keep_draft=values["trace"] is not None,
     )
+
+
+def _constraint(values: Mapping[str, Any], grammars: Grammars) -> Constraint | None:
+    """The form of the answer."""
+    if values["structured_outputs"] is None:
+        return None
+    if values["ignore_eos"]:
+        raise InvalidInput(
+            "structured_outputs end an answer where its form does, and ignore_eos goes on; leave "
+            "one of them out"
+        )
+    return grammars.open(values["structured_outputs"])
 
 
 def _with_default(

@@ -283,6 +283,11 @@ TABLE: Mapping[str, Option] = {
         flags=("--trace",),
         metavar="FILE",
     ),
+    "structured_outputs": Option(
+        about="The form of the answer: json (a schema), json_object, regex, choice or grammar.",
+        panel=SAMPLING,
+        doors=_PYTHON,
+    ),
     "processors": Option(
         about="Functions from the token ids so far and logits to logits.",
         panel=SAMPLING,

@@ -63,6 +63,10 @@ class Options(TypedDict, total=False):
         logprobs: report log-probabilities, and those of the `logprobs` most probable tokens.
         trace: a file to which the run is written round by round, or a `paceline.Recording`, which
             several runs of one prompt share. For one answer at a time.
+        structured_outputs: the form of the answer, as one of `{"json": schema}`,
+            `{"json_object": True}`, `{"regex": text}`, `{"choice": texts}`, `{"grammar": text}` (in
+            Lark's notation). Each token is drawn from the model's distribution restricted to what
+            the form allows there.
         processors: functions from token ids so far and logits to logits.
         draft_processors: the processors that may run on draft logits too, because they are
             stateless.
@@ -95,6 +99,7 @@ class Options(TypedDict, total=False):
     ignore_eos: bool
     logprobs: int | None
     trace: Recording | str | Path | None
+    structured_outputs: Mapping[str, Any] | None
     processors: Sequence[Processor]
     draft_processors: Sequence[Processor]
     temperature: float

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Sequence
 import torch
 from torch import Tensor
 
+from paceline.core.protocols import ConstraintSession
 from paceline.core.sampling import SamplingParams
 from paceline.errors import ModelError, NoTokenLeft
 from paceline.sampling.candidates import Blocks, cool, truncated_law
@@ -130,6 +131,7 @@ class SamplingWarp:
         min_tokens: the tokens in `hold_back` are banned until the answer has this many tokens.
         hold_back: the tokens that would end the answer. Processors are not called for what
             follows one of them in a draft, which cannot come out: a grammar has no state there.
+        constraint: what the answer may say; the last step, for drafts too.
 
     Example:
         >>> SamplingWarp(SamplingParams()).law(torch.tensor([1.0, 3.0, 2.0]))
@@ -144,6 +146,7 @@ class SamplingWarp:
         processors: Sequence[Processor] = (),
         min_tokens: int = 0,
         hold_back: Iterable[int] = (),
+        constraint: ConstraintSession | None = None,
     ) -> None:
         self.params = params
         self._tokens = list(prompt)
@@ -151,6 +154,7 @@ class SamplingWarp:
         self._seen = TokenCounts(self._tokens if params.has_penalties else ())
         self._answer = TokenCounts()
         self._processors = tuple(processors)
+        self._constraint = constraint
         self._whose = "the logits"
         self._min_tokens = min_tokens
         self._bias = (
@@ -181,6 +185,8 @@ class SamplingWarp:
     def observe(self, tokens: Sequence[int]) -> None:
         """Take final tokens of the answer into the history."""
         self._tokens += tokens
+        if self._constraint is not None:
+            self._constraint.observe(tokens)
         if self.params.has_penalties:
             self._seen.add(tokens)
             self._answer.add(tokens)
@@ -195,7 +201,9 @@ class SamplingWarp:
         return self.law_of(self.process(logits, path))
 
     def process(self, logits: Tensor, path: Sequence[int] = ()) -> Tensor:
-        """All steps before temperature: processors, penalties, bias, allowed and banned tokens.
+        """All steps before temperature, in order.
+
+        They are processors, penalties, bias, allowed and banned tokens, the constraint.
 
         Raises: see `law`.
         """
@@ -221,6 +229,8 @@ class SamplingWarp:
         banned = self._banned_at_first if length < self._min_tokens else self._banned
         if self._allowed is not None or len(banned):
             scores = restrict(scores, allowed=self._allowed, banned=banned)
+        if self._constraint is not None and self._ends.isdisjoint(path):
+            scores = scores.masked_fill(~self._constraint.allowed(path), -torch.inf)
         _check(float(scores.amax()), position=len(self._tokens) + len(path), whose=self._whose)
         return scores
 

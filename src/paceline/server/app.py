@@ -6,14 +6,14 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from fastapi import FastAPI, Request
-from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.responses import Response
 
 from paceline.generate.api import LanguageModel
 from paceline.generate.async_engine import MAX_SEQUENCES, Engine
-from paceline.server import chat, completions, errors, info, lesson
+from paceline.server import chat, completions, errors, figures, info, lesson, responses
 from paceline.server.answering import ClientGone
-from paceline.server.guard import BodyGuard, FaultGuard, KeyGuard
+from paceline.server.guard import BodyGuard, FaultGuard, HostGuard, KeyGuard
+from paceline.server.metrics import Metrics
 from paceline.server.service import VERSION, Service
 from paceline.server.settings import Settings
 
@@ -27,6 +27,8 @@ def make_app(
     *,
     max_sequences: int = MAX_SEQUENCES,
     max_waiting: int | None = 64,
+    memory: int | None = None,
+    prefix_bytes: int = 0,
 ) -> FastAPI:
     """The application, which decodes from its start-up to its end.
 
@@ -35,9 +37,18 @@ def make_app(
         settings: how it answers.
         max_sequences: how many answers are decoded at once.
         max_waiting: how many may wait; a request beyond gets status 429.
+        memory, prefix_bytes: see `async_engine.Engine`.
     """
-    engine = Engine(model, max_sequences=max_sequences, max_waiting=max_waiting)
-    service = Service(engine, settings)
+    metrics = Metrics(settings.name)
+    engine = Engine(
+        model,
+        max_sequences=max_sequences,
+        max_waiting=max_waiting,
+        memory=memory,
+        prefix_bytes=prefix_bytes,
+        observer=metrics,
+    )
+    service = Service(engine, settings, metrics)
 
     @asynccontextmanager
     async def life(_: FastAPI) -> AsyncIterator[None]:
@@ -57,7 +68,7 @@ def make_app(
         return Response(status_code=CLIENT_CLOSED_REQUEST)
 
     app.add_exception_handler(ClientGone, gone)
-    for part in (chat, completions, info, lesson):
+    for part in (chat, completions, responses, info, figures, lesson):
         app.include_router(part.routes(service))
     # The last one added stands first.
     app.add_middleware(FaultGuard, show=settings.show_errors)
@@ -65,5 +76,5 @@ def make_app(
     if settings.api_key is not None:
         app.add_middleware(KeyGuard, api_key=settings.api_key)
     if settings.hosts is not None:
-        app.add_middleware(TrustedHostMiddleware, allowed_hosts=list(settings.hosts))
+        app.add_middleware(HostGuard, names=settings.hosts)
     return app

@@ -15,9 +15,17 @@ from paceline.generate.async_engine import Answers
 from paceline.generate.results import Chunk, Generation
 from paceline.server.answering import Items, Payload, streamed, whole
 from paceline.server.fields import TOKEN_LOGPROBS, Fields, Sampled
+from paceline.server.forms import ResponseFormat, StructuredOutputs, form_of
 from paceline.server.messages import Message, Part, text_of_parts
-from paceline.server.results import finish_reason, shown_tokens, usage, usage_so_far
+from paceline.server.results import (
+    finish_reason,
+    request_metrics,
+    shown_tokens,
+    usage,
+    usage_so_far,
+)
 from paceline.server.service import FINGERPRINT, Service, new_id
+from paceline.server.tools import Call, Tool, ToolChoice, Tooling, ToolText
 from paceline.text import ChatOptions
 
 
@@ -42,6 +50,11 @@ class ChatRequest(Sampled):
     logprobs: bool | None = None
     top_logprobs: int | None = Field(None, ge=0, le=TOKEN_LOGPROBS)
     prediction: Prediction | None = None
+    tools: list[Tool] | None = Field(None, max_length=128)
+    tool_choice: ToolChoice | None = None
+    parallel_tool_calls: bool | None = None
+    response_format: ResponseFormat | None = None
+    structured_outputs: StructuredOutputs | None = None
     chat_template_kwargs: dict[str, Any] | None = Field(None, max_length=32)
     add_generation_prompt: Literal[True] | None = None
     continue_final_message: bool | None = None
@@ -79,12 +92,29 @@ class ChatRequest(Sampled):
             InvalidInput: fields do not go together, or ask for more than the server gives.
         """
         prediction = None if self.prediction is None else self.prediction.text
+        form = form_of(self.response_format, self.structured_outputs)
+        called = self.tooling.form
+        if form is not None and called is not None:
+            raise InvalidInput(
+                "tool_choice asks for a call, and the answer shall have another form; leave one of "
+                "them out"
+            )
         return {
             **self.drafting(service.settings.options, prediction),
             **self.sampling(),
             "max_tokens": service.max_tokens(self.limit),
             "logprobs": (self.top_logprobs or 0) if self.logprobs else None,
+            "structured_outputs": called or form,
         }
+
+    @property
+    def tooling(self) -> Tooling:
+        """The tools that may be called.
+
+        Raises:
+            InvalidInput: tools and tool_choice do not go together.
+        """
+        return Tooling.of(self.tools, self.tool_choice, self.parallel_tool_calls)
 
     def for_template(self) -> ChatOptions:
         """What the chat template reads in addition to the messages.
@@ -95,7 +125,8 @@ class ChatRequest(Sampled):
         values = self.chat_template_kwargs or {}
         if "chat_template" in values:
             raise InvalidInput("chat_template_kwargs take values for the template, not a template")
-        return ChatOptions(None, values, bool(self.continue_final_message))
+        tools = [tool.for_template() for tool in self.tooling.tools] or None
+        return ChatOptions(tools, values, bool(self.continue_final_message))
 
 
 class _ChatCompletion:
@@ -105,7 +136,7 @@ class _ChatCompletion:
         self.service, self.fields, self.answers = service, fields, answers
         first = answers.members[0].job.request
         self.ends, self.prompt_tokens = first.stop_token_ids, len(first.prompt)
-        self.tokens = service.tokens
+        self.tokens, self.tooling = service.tokens, fields.tooling
         self.head = {
             "id": new_id("chatcmpl"),
             "created": int(time.time()),
@@ -115,33 +146,39 @@ class _ChatCompletion:
 
     def _usage(self, generations: Sequence[Generation]) -> dict[str, Any]:
         predicted = self.fields.prediction is not None
-        return usage(self.prompt_tokens, generations, predicted=predicted)
+        cached = self.answers.members[0].num_cached_tokens
+        return usage(self.prompt_tokens, generations, cached=cached, predicted=predicted)
 
     def whole(self, generations: Sequence[Generation]) -> Payload:
         """The response with all answers."""
-        choices = [
-            {
-                "index": index,
-                "message": {"role": "assistant", "content": generation.text, "refusal": None},
-                "logprobs": self._logprobs(
-                    generation, shown_tokens(generation.token_ids, self.ends)
-                ),
-                "finish_reason": finish_reason(generation),
-            }
-            for index, generation in enumerate(generations)
-        ]
-        return {
+        choices = [self._choice(*pair) for pair in enumerate(generations)]
+        told = {
             **self.head,
             "object": "chat.completion",
             "choices": choices,
             "usage": self._usage(generations),
         }
+        return told | request_metrics(self.service, self.answers.members)
 
-    def _logprobs(self, source: Generation | Chunk, tokens: Sequence[int]) -> dict[str, Any] | None:
+    def _choice(self, index: int, generation: Generation) -> Payload:
+        said, calls = self.tooling.read(generation.text)
+        message: Payload = {"role": "assistant", "content": said, "refusal": None}
+        if calls:
+            message |= {"content": said or None, "tool_calls": [_told(call) for call in calls]}
+        return {
+            "index": index,
+            "message": message,
+            "logprobs": self._logprobs(generation, generation.token_ids),
+            "finish_reason": "tool_calls" if calls else finish_reason(generation),
+        }
+
+    def _logprobs(
+        self, source: Generation | Chunk, tokens: tuple[int, ...]
+    ) -> dict[str, Any] | None:
         if not self.fields.logprobs:
             return None
         content = self.tokens.chat_logprobs(
-            tokens, source.logprobs or (), source.top_logprobs or ()
+            shown_tokens(tokens, self.ends), source.logprobs or (), source.top_logprobs or ()
         )
         return {"content": content, "refusal": None}
 
@@ -149,17 +186,27 @@ class _ChatCompletion:
         """The objects of a stream."""
         done: list[Generation] = []
         answered = 0
-        for index in range(len(self.answers.members)):
-            yield self._part(index, {"role": "assistant", "content": ""}, None, None, 0)
+        texts = [ToolText(self.tooling) for _ in self.answers.members]
+        for index in range(len(texts)):
+            yield self._part(index, {"role": "assistant", "content": ""}, answered)
         async for index, item in items:
-            if isinstance(item, Generation):
-                done.append(item)
-                yield self._part(index, {}, None, finish_reason(item), answered)
+            if isinstance(item, Chunk):
+                answered += len(item.tokens)
+                text = texts[index].feed(item.text)
+                if text or (self.fields.logprobs and shown_tokens(item.tokens, self.ends)):
+                    logprobs = self._logprobs(item, item.tokens)
+                    yield self._part(index, {"content": text}, answered, logprobs)
                 continue
-            answered += len(item.tokens)
-            if item.text or (self.fields.logprobs and shown_tokens(item.tokens, self.ends)):
-                logprobs = self._logprobs(item, item.tokens)
-                yield self._part(index, {"content": item.text}, logprobs, None, answered)
+            done.append(item)
+            rest, calls = texts[index].finish()
+            if rest:
+                yield self._part(index, {"content": rest}, answered)
+            for number, call in enumerate(calls):
+                delta = {"tool_calls": [{"index": number, **_told(call)}]}
+                yield self._part(index, delta, answered)
+            reason = "tool_calls" if calls else finish_reason(item)
+            last = self._part(index, {}, answered, reason=reason)
+            yield last | request_metrics(self.service, [self.answers.members[index]])
         if self.fields.with_usage:
             yield {**self._chunk_head, "choices": [], "usage": self._usage(done)}
 
@@ -168,7 +215,12 @@ class _ChatCompletion:
         return {**self.head, "object": "chat.completion.chunk"}
 
     def _part(
-        self, index: int, delta: Payload, logprobs: Any, reason: str | None, answered: int
+        self,
+        index: int,
+        delta: Payload,
+        answered: int,
+        logprobs: Payload | None = None,
+        reason: str | None = None,
     ) -> Payload:
         choice = {"index": index, "delta": delta, "logprobs": logprobs, "finish_reason": reason}
         told: Payload = {**self._chunk_head, "choices": [choice]}
@@ -176,6 +228,12 @@ class _ChatCompletion:
             so_far = usage_so_far(self.prompt_tokens, answered)
             told["usage"] = so_far if self.fields.usage_always else None
         return told
+
+
+def _told(call: Call) -> Payload:
+    """A call as clients read it."""
+    function = {"name": call.name, "arguments": call.arguments}
+    return {"id": call.id, "type": "function", "function": function}
 
 
 def routes(service: Service) -> APIRouter:

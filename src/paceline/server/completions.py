@@ -15,7 +15,14 @@ from paceline.generate.async_engine import Answers
 from paceline.generate.results import Chunk, Generation
 from paceline.server.answering import Items, Payload, streamed, whole
 from paceline.server.fields import TOKEN_LOGPROBS, Sampled, TokenId
-from paceline.server.results import finish_reason, shown_tokens, usage, usage_so_far
+from paceline.server.forms import StructuredOutputs, form_of
+from paceline.server.results import (
+    finish_reason,
+    request_metrics,
+    shown_tokens,
+    usage,
+    usage_so_far,
+)
 from paceline.server.service import FINGERPRINT, Service, new_id
 
 MAX_TOKENS = 16
@@ -30,6 +37,7 @@ class CompletionRequest(Sampled):
     )
     max_tokens: int | None = Field(None, ge=0, lt=2**31)
     logprobs: Annotated[int, Field(ge=0, le=TOKEN_LOGPROBS)] | None = None
+    structured_outputs: StructuredOutputs | None = None
     echo: bool | None = None
     best_of: Literal[1] | None = None
     suffix: Literal[""] | None = None
@@ -79,6 +87,11 @@ class _Completion:
             return ""
         return str(self.service.model.tokenizer.decode(prompt, skip_special_tokens=True))
 
+    def _usage(self, generations: Sequence[Generation]) -> Payload:
+        firsts = self.answers.members[:: self.fields.num_answers]
+        cached = sum(member.num_cached_tokens for member in firsts)
+        return usage(self.prompt_tokens, generations, cached=cached)
+
     def whole(self, generations: Sequence[Generation]) -> Payload:
         """The response with all answers."""
         choices = [
@@ -92,11 +105,12 @@ class _Completion:
             }
             for index, generation in enumerate(generations)
         ]
-        return {
+        told = {
             **self.head,
             "choices": choices,
-            "usage": usage(self.prompt_tokens, generations),
+            "usage": self._usage(generations),
         }
+        return told | request_metrics(self.service, self.answers.members)
 
     def _logprobs(
         self, source: Generation | Chunk, tokens: tuple[int, ...], offset: int
@@ -120,7 +134,8 @@ class _Completion:
         async for index, item in items:
             if isinstance(item, Generation):
                 done.append(item)
-                yield self._part(index, "", None, finish_reason(item), sum(counts))
+                last = self._part(index, "", None, finish_reason(item), sum(counts))
+                yield last | request_metrics(self.service, [self.answers.members[index]])
                 continue
             counts[index] += len(item.tokens)
             tokens = shown_tokens(item.tokens, self.ends)
@@ -129,7 +144,7 @@ class _Completion:
                 lengths[index] += sum(len(self.tokens.text_of(token)) for token in tokens)
                 yield self._part(index, item.text, logprobs, None, sum(counts))
         if fields.with_usage:
-            yield {**self.head, "choices": [], "usage": usage(self.prompt_tokens, done)}
+            yield {**self.head, "choices": [], "usage": self._usage(done)}
 
     def _part(
         self, index: int, text: str, logprobs: Any, reason: str | None, answered: int
@@ -158,6 +173,7 @@ def routes(service: Service) -> APIRouter:
                 **fields.sampling(),
                 "max_tokens": service.max_tokens(fields.max_tokens, MAX_TOKENS),
                 "logprobs": fields.logprobs,
+                "structured_outputs": form_of(None, fields.structured_outputs),
             }
         except InvalidInput as error:
             raise service.plain(error) from error

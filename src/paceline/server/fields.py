@@ -25,7 +25,9 @@ TOKEN_LOGPROBS = 20
 class Fields(BaseModel):
     """Fields of the right type, and no others."""
 
-    model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
+    model_config = ConfigDict(
+        extra="forbid", strict=True, allow_inf_nan=False, protected_namespaces=()
+    )
 
 
 class StreamOptions(Fields):

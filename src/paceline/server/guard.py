@@ -6,12 +6,13 @@ Plain ASGI, so that streams pass through untouched.
 from __future__ import annotations
 
 import hmac
+from collections.abc import Sequence
 
 from fastapi import HTTPException
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from paceline.server.errors import ApiError, api_error
+from paceline.server.errors import ApiError, api_error, log_fault
 
 OPEN_PATHS = frozenset({"/", "/health", "/ping"})
 """Those that need no key: whether the server lives, and a page that holds no figures itself."""
@@ -34,6 +35,33 @@ class KeyGuard:
                     code="invalid_api_key",
                     kind="authentication_error",
                     headers={"WWW-Authenticate": "Bearer"},
+                )
+                await wrong.response()(scope, receive, send)
+                return
+        await self.app(scope, receive, send)
+
+
+class HostGuard:
+    """Refuse requests that address the server by another name than its own.
+
+    A page of another site could otherwise have a browser reach it under a name of that site (DNS
+    rebinding).
+    """
+
+    def __init__(self, app: ASGIApp, names: Sequence[str]) -> None:
+        self.app, self._names = app, frozenset(names)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """See ASGI."""
+        if scope["type"] == "http":
+            host = Headers(scope=scope).get("host", "")
+            name = host[: host.find("]") + 1] if host.startswith("[") else host.partition(":")[0]
+            if name.lower() not in self._names:
+                wrong = ApiError(
+                    421,
+                    f"this server answers to {', '.join(sorted(self._names))} only, and was asked "
+                    f"as {name!r:.80}",
+                    code="wrong_host",
                 )
                 await wrong.response()(scope, receive, send)
                 return
@@ -89,6 +117,9 @@ class FaultGuard:
         try:
             await self.app(scope, receive, noted)
         except Exception as error:
-            if scope["type"] != "http" or has_begun:
+            if scope["type"] != "http":
                 raise
+            if has_begun:  # the connection is cut, which tells the client
+                log_fault(error, show=self._show)
+                return
             await api_error(error, show=self._show).response()(scope, receive, send)

@@ -98,7 +98,8 @@ def offered(service: Service) -> dict[str, Any]:
     most = min(MOST_TOKENS, limits.answer_tokens or MOST_TOKENS)
     base = service.settings.options
     first = [base.get("drafter"), "tree" if base.get("draft_model") is not None else "ngram"]
-    names = [name for name in first if name] + plugins.names("drafter")
+    # A drafter that is an object has no name to choose it by.
+    names = [name for name in first if isinstance(name, str)] + plugins.names("drafter")
     rules = {name: plugins.find("verifier", name) for name in plugins.names("verifier")}
     return {
         "model": service.settings.name,

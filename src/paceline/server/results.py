@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from paceline.generate.async_engine import Member
 from paceline.generate.results import Generation
+from paceline.server.metrics import of_request
+from paceline.server.service import Service
 
 _REASONS = {"timeout": "length"}
 """Our words for why an answer ended that OpenAI's interface does not have."""
@@ -17,13 +20,18 @@ def finish_reason(generation: Generation) -> str:
 
 
 def usage(
-    prompt_tokens: int, generations: Sequence[Generation], *, predicted: bool = False
+    prompt_tokens: int,
+    generations: Sequence[Generation],
+    *,
+    cached: int = 0,
+    predicted: bool = False,
 ) -> dict[str, Any]:
     """The tokens of prompts and answers.
 
     Args:
         prompt_tokens: those of the prompts, each counted once.
         generations: the answers.
+        cached: how many of the prompts' tokens had been read for others.
         predicted: whether their drafts came from the client's prediction. Accepted are the answer's
             tokens that were drafted from it, rejected the drafted ones that the model did not take.
     """
@@ -41,8 +49,15 @@ def usage(
             "rejected_prediction_tokens": drafted - accepted,
             "reasoning_tokens": 0,
         },
-        "prompt_tokens_details": {"cached_tokens": 0},
+        "prompt_tokens_details": {"cached_tokens": cached},
     }
+
+
+def request_metrics(service: Service, members: Sequence[Member]) -> dict[str, Any]:
+    """The key `metrics` of a response, if the server tells it and there is one answer."""
+    if not service.settings.request_metrics or len(members) != 1:
+        return {}
+    return {"metrics": of_request(members[0])}
 
 
 def usage_so_far(prompt_tokens: int, answered: int) -> dict[str, Any]:

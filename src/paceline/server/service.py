@@ -16,6 +16,7 @@ from paceline.generate.async_engine import Answers, Engine
 from paceline.generate.jobs import Job
 from paceline.server.errors import ApiError, api_error
 from paceline.server.fields import Sampled
+from paceline.server.metrics import Metrics
 from paceline.server.settings import Settings
 from paceline.server.tokens import Tokens
 from paceline.text import ChatOptions
@@ -32,11 +33,13 @@ class Service:
     Args:
         engine: decodes for all.
         settings: how it answers.
+        metrics: what is counted of it.
         created: when it began to, in seconds since 1970.
     """
 
     engine: Engine
     settings: Settings
+    metrics: Metrics
     created: int = field(default_factory=lambda: int(time.time()))
     tokens: Tokens = field(init=False)
 

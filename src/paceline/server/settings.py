@@ -52,6 +52,8 @@ class Settings:
         hosts: the names under which clients may address the server, as browsers tell them; None
             allows all. A server without a key that listens to this machine alone needs it: a page
             of another site could otherwise reach it under a name of its own (DNS rebinding).
+        request_metrics: tell with each answer how it was decoded, as vLLM does with
+            `--per-request-spec-decode-metrics`.
         show_errors: log what was wrong in full, prompts included.
     """
 
@@ -60,4 +62,5 @@ class Settings:
     limits: Limits = Limits()
     api_key: str | None = field(default=None, repr=False)
     hosts: tuple[str, ...] | None = None
+    request_metrics: bool = False
     show_errors: bool = False
