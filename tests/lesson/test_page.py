@@ -57,7 +57,7 @@ def test_the_served_page_asks_only_its_own_server(browser: Any) -> None:
         for name in WIDGETS:
             assert page.locator(f"lesson-{name} .panel").count() >= 1, name
         # Without a server for live rounds, the page says how to start one.
-        page.wait_for_selector("text=Live rounds need Paceline running")
+        page.wait_for_selector("text=Live rounds need Paceline running", state="attached")
 
 
 # A browser writes a line of its own on a 404; the page's own complaints are what counts.
@@ -157,7 +157,9 @@ EVIL = '<img src=x onerror="window.hurt=1">'
 
 
 def evil_trace() -> str:
-    lines = [json.loads(line) for line in (GOOD / "race.jsonl").read_text().splitlines()]
+    lines = [
+        json.loads(line) for line in (GOOD / "race.jsonl").read_text("utf-8").strip().split("\n")
+    ]
     lines[0] |= {"prompt": EVIL, "model": EVIL}
     lines[0]["lanes"] = {
         name: {**about, "drafter": EVIL, "promise": EVIL}

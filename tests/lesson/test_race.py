@@ -158,7 +158,10 @@ def test_bad_traces_are_refused_by_line_and_the_page_goes_on(page: Any) -> None:
 
 
 def test_a_difference_at_temperature_0_is_shown(page: Any) -> None:
-    lines = [json.loads(line) for line in (FILES / "good/race.jsonl").read_text().splitlines()]
+    lines = [
+        json.loads(line)
+        for line in (FILES / "good/race.jsonl").read_text("utf-8").strip().split("\n")
+    ]
     lines[0]["sampling"]["temperature"] = 0
     give(page, "\n".join(map(json.dumps, lines)))
     assert "The two texts are the same, token by token." in verdict(page)
