@@ -76,6 +76,7 @@ def lab_lossy_and_drawn(page: Any) -> None:
 
 def race_refused(page: Any) -> None:
     page.locator("#race-file").set_input_files(FILES / "bad/not-json.jsonl")
+    page.locator("lesson-race [data-error]").wait_for()
 
 
 def race_midway(page: Any) -> None:
@@ -98,6 +99,7 @@ def planner_measured(page: Any) -> None:
 def workloads_refused(page: Any) -> None:
     file = {"name": "own.json", "mimeType": "application/json", "buffer": b"{"}
     page.locator("#workloads-file").set_input_files(file)
+    page.locator("lesson-workloads [data-message]").wait_for()
 
 
 def rounds_of_a_chain(page: Any) -> None:

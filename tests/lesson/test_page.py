@@ -180,14 +180,16 @@ def given(name: str, text: str) -> Any:
 
 def test_markup_in_files_is_text(page: Any) -> None:
     page.locator("#race-file").set_input_files(given(f"{EVIL}.jsonl", evil_trace()))
+    page.locator("#race-trace option", has_text=EVIL).wait_for(state="attached")
     page.locator("#rounds-trace").select_option(label="the run shown in the race")
     report = json.loads(files("paceline.lesson").joinpath("page/data/replay.json").read_text())
     report["model"] = EVIL
     report["methods"][0]["name"] = EVIL
     report["methods"][0]["categories"] = {EVIL: report["methods"][0]["categories"]["qa"]}
     page.locator("#workloads-file").set_input_files(given("evil.json", json.dumps(report)))
+    page.locator("lesson-workloads [data-message]").wait_for()
     page.locator("#race-file").set_input_files(given(f"{EVIL}.jsonl", EVIL))
-    assert page.locator("lesson-race [data-error]").count() == 1
+    page.locator("lesson-race [data-error]").wait_for()
     for name in ("race", "workloads"):
         assert EVIL in page.locator(f"lesson-{name}").text_content()
     assert EVIL.replace(" ", "␣") in page.locator("lesson-rounds").text_content()
