@@ -144,4 +144,5 @@ def test_a_saved_run_is_a_trace_and_replays_alike(page: Any, tmp_path: Path) -> 
     page.locator("#race-trace").select_option("copy")
     assert page.locator("lesson-race .lanes").inner_text() != live
     page.locator("#race-file").set_input_files(file)
+    page.locator("#race-trace option", has_text="race.jsonl").wait_for(state="attached")
     assert page.locator("lesson-race .lanes").inner_text() == live
