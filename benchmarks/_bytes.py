@@ -82,18 +82,12 @@ def bits_per_byte(logits_of: Callable[[Tensor], Tensor], texts: Tensor) -> float
 
 
 @torch.no_grad()
-def written(model: Any, prompts: Tensor, count: int, temperature: float, seed: int = 0) -> Tensor:
-    """The prompts with `count` more bytes; `temperature` 0 is greedy."""
-    random = torch.Generator().manual_seed(seed)
-    tokens, cache = prompts, None
-    for _ in range(count):
-        new = tokens if cache is None else tokens[:, -1:]
-        found = model(input_ids=new, past_key_values=cache, use_cache=True)
-        logits, cache = found.logits[:, -1], found.past_key_values
-        if temperature == 0:
-            chosen = logits.argmax(dim=-1, keepdim=True)
-        else:
-            law = (logits / temperature).softmax(dim=-1)
-            chosen = torch.multinomial(law, 1, generator=random)
-        tokens = torch.cat([tokens, chosen], dim=1)
-    return tokens
+def written(model: Any, prompts: Tensor, count: int) -> Tensor:
+    """The prompts with `count` more bytes, which a model writes greedily."""
+    found: Tensor = model.generate(
+        prompts,
+        attention_mask=torch.ones_like(prompts),
+        max_new_tokens=count,
+        do_sample=False,
+    )
+    return found

@@ -46,15 +46,15 @@ def main() -> None:
     parser.add_argument("--blocks", type=int, nargs="+", default=[2, 4, 6, 8])
     parser.add_argument("--width", type=int, default=128)
     parser.add_argument("--layers", type=int, default=3)
-    parser.add_argument("--steps", type=int, default=800, help="of a model; of its heads, half")
-    parser.add_argument("--prompts", type=int, default=24)
+    parser.add_argument("--steps", type=int, default=500, help="of a model; of its heads, half")
+    parser.add_argument("--prompts", type=int, default=12)
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     start, rows = time.perf_counter(), []
     text, held_out = pieces()
     base = trained(options, text, seed=1)
     teacher = trained(options, text, seed=2)
-    taught = written(teacher, text[: 8 * options.steps // 4, :32], LENGTH + 1 - 32, temperature=0.0)
+    taught = written(teacher, text[: 2 * options.steps, :32], LENGTH + 1 - 32)
     distilled = trained(options, taught, seed=1)
     starts = {"regular": (base, text), "distilled": (distilled, taught)}
     starts |= {"fine-tuned": starts["regular"], "both": starts["distilled"]}

@@ -59,7 +59,7 @@ def main() -> None:
     parser.add_argument("--heads", type=int, nargs="+", default=[2, 3, 4])
     parser.add_argument("--width", type=int, default=128)
     parser.add_argument("--layers", type=int, default=3, help="of the trunk")
-    parser.add_argument("--steps", type=int, default=1200)
+    parser.add_argument("--steps", type=int, default=600)
     parser.add_argument("--prompts", type=int, default=24)
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
