@@ -212,9 +212,7 @@ class EagleNetwork(nn.Module):
         attended, seen = attention(x, seen, step)
         y = residual + attended
         y = y + layer.mlp(layer.post_attention_layernorm(y))
-        normed = self.norm(y)
-        logits = functional.linear(normed.to(self.rows.dtype), self.rows)
-        return y, logits, seen
+        return y, self.norm(y), seen
 
 
 def attended(query: Tensor, seen: Seen) -> Tensor:

@@ -53,7 +53,8 @@ class Network(Protocol):
             step: how many there were.
 
         Returns:
-            The features of the next step, logits `[B, T, Vd]`, and what the next step sees.
+            The features of the next step, the states `[B, T, hidden]` that go into the output rows,
+            and what the next step sees.
         """
         ...
 
@@ -112,27 +113,33 @@ class FeatureObjective:
     write: Callable[[Path], object]
 
     def backward(self, batch: Sequence[Captured]) -> list[float]:
-        """See `objective.Objective`."""
+        """See `objective.Objective`. Only rows whose loss counts have logits."""
         texts, losses = batch_of(batch, self.module.read), []
-        target = self._target(texts.final) if self.loss == "divergence" else None
-        with self._fast():
+        target = _Law(self, texts) if self.loss == "divergence" else None
+        with self.fast():
             features, seen = self.module.fuse(texts.read.to(self.precision)), Seen()
         for step in range(len(self.weights)):
-            with self._fast():
-                features, logits, seen = self.module.step(
+            read, labels = self._labels(texts, step)
+            with self.fast():
+                features, states, seen = self.module.step(
                     features, texts.shifted(step).clamp(min=0), seen, step
                 )
-            read, labels = self._labels(texts, step)
+                logits = self.logits(states[read])
             if target is None:
-                losses.append(cross_entropy(logits[read], labels))
+                losses.append(cross_entropy(logits, labels))
             else:
                 # What row i drafts in step s comes after token i + 1 + s: the target's row there.
-                said = target[functional.pad(read, (step + 1, 0))[:, : read.shape[1]]]
-                losses.append(divergence(logits[read], labels, said))
+                said = functional.pad(read, (step + 1, 0))[:, : read.shape[1]]
+                losses.append(divergence(logits, labels, target.at(said)))
         pairs = zip(self.weights, losses, strict=True)
         total = sum((weight * loss for weight, loss in pairs), torch.zeros(()))
         total.backward()  # type: ignore[no-untyped-call]
         return [float(loss.detach()) for loss in losses]
+
+    def logits(self, states: Tensor) -> Tensor:
+        """The output rows on some states, `[.., Vd]`."""
+        rows = self.module.rows
+        return functional.linear(states.to(rows.dtype), rows)
 
     def _labels(self, texts: Batch, step: int) -> tuple[Tensor, Tensor]:
         """The rows `[B, T]` that draft a recorded token of the answer in a step, and its place."""
@@ -140,13 +147,6 @@ class FeatureObjective:
         in_answer = torch.arange(drafted.shape[1]) >= texts.first[:, None]
         read = in_answer & (drafted >= 0)
         return read, self.vocabulary.places(drafted[read])
-
-    @torch.no_grad()
-    def _target(self, final: Tensor) -> Tensor:
-        with self._fast():
-            rows = self.module.rows
-            logits = functional.linear(final.to(rows.dtype), rows)
-        return (logits.float() / self.temperature).log_softmax(dim=-1)
 
     @torch.no_grad()
     def replay(self, texts: Sequence[Captured]) -> AcceptanceCounts:
@@ -161,11 +161,11 @@ class FeatureObjective:
         """The greedy draft of every row, fed with its own tokens, `[T, steps]`."""
         text, found = batch_of([one], self.module.read), []
         tokens, seen = text.tokens, Seen()
-        with self._fast():
+        with self.fast():
             features = self.module.fuse(text.read.to(self.precision))
             for step in range(len(self.weights)):
-                features, logits, seen = self.module.step(features, tokens, seen, step)
-                best = logits.argmax(dim=-1)
+                features, states, seen = self.module.step(features, tokens, seen, step)
+                best = self.logits(states).argmax(dim=-1)
                 tokens = best if self.vocabulary.ids is None else self.vocabulary.ids[best]
                 found.append(tokens[0])
         return torch.stack(found, dim=1)
@@ -174,5 +174,22 @@ class FeatureObjective:
         """See `objective.Objective`."""
         self.write(folder)
 
-    def _fast(self) -> AbstractContextManager[object]:
+    def fast(self) -> AbstractContextManager[object]:
+        """The precision of products."""
         return torch.autocast("cpu", self.precision, enabled=self.precision is torch.bfloat16)
+
+
+class _Law:
+    """The target's log-probabilities over the draft vocabulary, after the rows of the answers."""
+
+    def __init__(self, objective: FeatureObjective, texts: Batch) -> None:
+        is_wanted = torch.arange(texts.final.shape[1]) >= texts.first[:, None]
+        is_wanted &= texts.tokens >= 0
+        with torch.no_grad(), objective.fast():
+            logits = objective.logits(texts.final[is_wanted]).float()
+        self._rows = (logits / objective.temperature).log_softmax(dim=-1)
+        self._places = is_wanted.flatten().cumsum(0).view(is_wanted.shape) - 1
+
+    def at(self, rows: Tensor) -> Tensor:
+        """Those of some rows, a mask `[B, T]`."""
+        return self._rows[self._places[rows]]
