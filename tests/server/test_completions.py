@@ -176,3 +176,17 @@ def test_answers_are_as_long_as_the_context_unless_a_chat_says_otherwise(
     assert chat["usage"]["total_tokens"] == tiny_model.target.info.max_length
     text = ask("/v1/completions", prompt=PROMPT, ignore_eos=True, seed=1).json()
     assert text["usage"]["completion_tokens"] == 16
+
+
+def test_a_prediction_that_is_wrong_is_told_so_and_changes_nothing(
+    ask: Any, tiny_model: Any
+) -> None:
+    options = {"max_tokens": 10, "temperature": 0.0, "allowed_token_ids": list(range(60, 90))}
+    plain = tiny_model.generate(CHAT, **options)
+    body = {"messages": CHAT, "speculative": {"num_draft_tokens": 3}, **options}
+    body["prediction"] = {"type": "content", "content": "\u0001\u0002\u0003" * 20}
+    answer = ask("/v1/chat/completions", **body).json()
+    assert answer["choices"][0]["message"]["content"] == plain.text
+    told = answer["usage"]["completion_tokens_details"]
+    assert told["accepted_prediction_tokens"] == 0
+    assert told["rejected_prediction_tokens"] > 0
