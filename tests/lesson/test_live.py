@@ -32,8 +32,16 @@ def page(browser: Any, script: Script, monkeypatch: pytest.MonkeyPatch) -> Itera
     # A connection that breaks is what some of these tests are about.
     monkeypatch.setattr("tests.lesson.browser.EXPECTED", ("Failed to load resource",))
     with serving(script) as address, opened(browser, address, offline=False) as found:
-        found.wait_for_selector("#live-prompt")
+        # The page gives a server one second, which a busy machine may exceed.
+        while not answered(found):
+            found.reload()
         yield found
+
+
+def answered(page: Any) -> bool:
+    """Whether the server told in time what it has."""
+    page.wait_for_function("document.querySelector('lesson-race').live.state !== 'asking'")
+    return bool(page.locator("#live-prompt").count())
 
 
 def shown_rounds(page: Any) -> int:

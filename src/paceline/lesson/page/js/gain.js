@@ -159,7 +159,7 @@ export class Diagrams extends Widget {
           x: { min: 0, max: 1, label: T.diagrams.rateAxis },
           lines: [{ points: sampled(overRate, 0, 0.95) }],
           marks: [
-            { x: 0.1668, y: 1, text: ".1668", side: "above", kind: "other" },
+            { x: 0.1668, y: 1, text: ".1668", side: "below", kind: "other" },
             point(overRate, 0.3, "right"),
             point(overRate, 0.9, "left"),
           ],
