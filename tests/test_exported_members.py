@@ -10,6 +10,7 @@ import paceline
 
 def test_the_names() -> None:
     assert paceline.__all__ == [
+        "Engine",
         "Generation",
         "LanguageModel",
         "PacelineError",
