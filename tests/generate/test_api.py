@@ -388,6 +388,8 @@ class TestRefusals:
         "allowed_token_ids": [5, "a", ["a"], [1.5], []],
         "banned_token_ids": [None, 3, "a", ["a"], [[1]]],
         "seed": ["5", 2.5, True, [3]],
+        "structured_outputs": [5, "a", {}, {"regx": "a"}, {"regex": "a", "choice": ["a"]}],
+        "trace": [5, True, [None], {"file": "rounds.jsonl"}],
     }
 
     def test_every_option_is_in_the_table(self) -> None:
