@@ -40,7 +40,7 @@ def test_one_that_declares_nothing_has_the_defaults() -> None:
             ),
         ),
         (BlockVerifier, Traits(looks_ahead=True)),
-        (AutoController(), Traits(uses_clock=True)),
+        (AutoController(), Traits(uses_clock=True, follows_load=True)),
     ],
     ids=str,
 )
@@ -50,7 +50,7 @@ def test_what_the_built_in_ones_declare(plugin: Any, expected: Traits) -> None:
 
 def test_a_class_leaves_to_an_object_what_follows_from_its_settings() -> None:
     assert traits_of(SuffixDrafter) == Traits()
-    assert traits_of(AutoController) == Traits()
+    assert traits_of(AutoController) == Traits(follows_load=True)
     assert traits_of(CascadeDrafter) == Traits(combines=True)
 
 

@@ -40,7 +40,7 @@ def page(browser: Any, script: Script, monkeypatch: pytest.MonkeyPatch) -> Itera
 
 def answered(page: Any) -> bool:
     """Whether the server told in time what it has."""
-    page.wait_for_function("document.querySelector('lesson-race').live.state !== 'asking'")
+    page.wait_for_function("() => document.querySelector('lesson-race').live.state !== 'asking'")
     return bool(page.locator("#live-prompt").count())
 
 

@@ -121,7 +121,7 @@ def test_playing_comes_to_the_end(page: Any) -> None:
     give(page, (FILES / "good/race.jsonl").read_text())
     race(page).locator(".segments").get_by_text("×4").click()
     race(page).get_by_role("button", name="Play").click()
-    page.wait_for_function("!document.querySelector('lesson-race').playing")
+    page.wait_for_function("() => !document.querySelector('lesson-race').playing")
     assert race(page).get_by_role("button", name="Play").is_visible()
     assert race(page).locator("[data-verdict]").is_visible()
 

@@ -111,7 +111,7 @@ def test_another_device_is_for_the_model_s_own_modules(
     """The device is the CPU here, by a name that Paceline does not take for it."""
     tiny_folders.save(tmp_path, family)
     elsewhere = Placement(torch.device("cpu"))
-    monkeypatch.setattr("paceline.models.loading.placement", lambda *given: elsewhere)
+    monkeypatch.setattr("paceline.models.finding.placement", lambda *given: elsewhere)
     model = paceline.load(tmp_path, device="elsewhere")
     assert isinstance(model.decoder, HFDecoder)
     own = tiny_folders.model(family)

@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+from paceline.server.chat import ChatRequest
+from paceline.server.completions import CompletionRequest
 from tests.server.conftest import NAME
 from tests.tiny_folders import model
 from tests.tiny_models import own_logits
@@ -190,3 +192,24 @@ def test_a_prediction_that_is_wrong_is_told_so_and_changes_nothing(
     told = answer["usage"]["completion_tokens_details"]
     assert told["accepted_prediction_tokens"] == 0
     assert told["rejected_prediction_tokens"] > 0
+
+
+NULLABLE = [
+    (path, name)
+    for path, fields in (
+        ("/v1/chat/completions", ChatRequest),
+        ("/v1/completions", CompletionRequest),
+    )
+    for name, field in fields.model_fields.items()
+    if not field.is_required()
+]
+"""OpenAI's clients send null for what their caller left out."""
+
+
+@pytest.mark.parametrize(("path", "name"), NULLABLE)
+def test_null_is_as_good_as_nothing(ask: Any, path: str, name: str) -> None:
+    body = {"messages": CHAT} if "chat" in path else {"prompt": PROMPT}
+    body = {"max_tokens": 2, "seed": 1, **body}
+    left_out = ask(path, **{key: value for key, value in body.items() if key != name}).json()
+    given_null = ask(path, **{**body, name: None}).json()
+    assert given_null["choices"] == left_out["choices"] or name == "seed"

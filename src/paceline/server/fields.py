@@ -49,9 +49,9 @@ _AS_THE_SERVER = Speculative()
 
 TokenId = Annotated[int, Field(ge=0, lt=2**31)]
 Stops = Annotated[
-    list[Annotated[str, Field(min_length=1, max_length=1000)]] | None,
+    Annotated[list[Annotated[str, Field(min_length=1, max_length=1000)]], Field(max_length=16)]
+    | None,
     BeforeValidator(lambda given: [given] if isinstance(given, str) else given),
-    Field(max_length=16),
 ]
 
 

@@ -11,7 +11,7 @@ import torch
 from paceline.controllers.fixed import FixedController
 from paceline.core.drafts import Budget, Draft, Outcome
 from paceline.core.passes import drive
-from paceline.core.protocols import Noise, Warp
+from paceline.core.protocols import Noise, Steps, Warp
 from paceline.core.sampling import SamplingParams
 from paceline.core.target import Committed, Opening
 from paceline.core.view import TargetView
@@ -73,8 +73,8 @@ class Liar:
         self._session = session
         self.observe, self.close = session.observe, session.close
 
-    def propose(self, budget: Budget, warp: Warp, noise: Noise) -> Draft:
-        draft = self._session.propose(budget, warp, noise)
+    def propose(self, budget: Budget, warp: Warp, noise: Noise) -> Steps[Draft]:
+        draft = yield from self._session.propose(budget, warp, noise)
         named = None if draft.probs is None else tuple(_flat(law) for law in draft.probs)
         return replace(draft, probs=named)
 
