@@ -3,7 +3,7 @@
 The threads of a product wait for each other, so a product takes as long as its slowest thread.
 Where another process runs on the core of one of them, that one is late by whole time slices of the
 scheduler, and the others spin: with one of two cores taken, a pair of 1.5 and .5 billion weights
-reached 4 tokens/s in two threads and 10 in one, against 17 on an idle machine. So the engine looks
+reached 3.5 tokens/s in two threads and 10 in one, against 17 on an idle machine. So the engine looks
 how long the threads of this process waited for a core, which Linux counts for each of them. While
 they wait for long, it runs in fewer, and in all of them again once cores are idle.
 
