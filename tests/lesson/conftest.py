@@ -1,4 +1,4 @@
-"""One browser for all tests of the page, and a fresh page for each."""
+"""One browser for the tests of a module, and a fresh page for each."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 from tests.lesson.browser import chromium, launched, opened
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")  # while it is open its event loop runs in this thread
 def browser() -> Iterator[Any]:
     if chromium() is None:
         reason = "Chromium is missing: scripts/install_browser.sh installs it on Debian"
