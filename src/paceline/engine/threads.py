@@ -3,9 +3,9 @@
 The threads of a product wait for each other, so a product takes as long as its slowest thread.
 Where another process runs on the core of one of them, that one is late by whole time slices of the
 scheduler, and the others spin: with one of two cores taken, a pair of 1.5 and .5 billion weights
-reached 3.5 tokens/s in two threads and 10 in one, against 17 on an idle machine. So the engine looks
-how long the threads of this process waited for a core, which Linux counts for each of them. While
-they wait for long, it runs in fewer, and in all of them again once cores are idle.
+reached 3.5 tokens/s in two threads and 10 in one, against 17 on an idle machine. So the engine
+looks how long the threads of this process waited for a core, which Linux counts for each of them.
+While they wait for long, it runs in fewer, and in all of them again once cores are idle.
 
 How many threads run changes no bit of a product of the compiled loops. It may change those of other
 products over many rows, so the passes that read prompts always have all threads.
