@@ -15,7 +15,6 @@ layer). Nobody else's files have a common form, so the format is Paceline's own.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -30,8 +29,8 @@ from paceline.core.target import Need
 from paceline.core.view import TargetView
 from paceline.drafting.heads.one_shot import FinalRow, OneShotState, read_together
 from paceline.drafting.heads.vocabulary import check_token_ids
-from paceline.errors import InvalidInput, ModelError
-from paceline.models.heads.files import HeadFiles
+from paceline.errors import ModelError
+from paceline.models.heads.files import HeadFiles, write_files
 from paceline.models.heads.format import (
     HeadFormat,
     HeadOptions,
@@ -227,8 +226,6 @@ def save_blockwise(
     Raises:
         InvalidInput: the folder cannot be written to.
     """
-    from safetensors.torch import save_file
-
     tensors = {
         f"{_WIDE}.weight": weights.hidden[0],
         f"{_WIDE}.bias": weights.hidden[1],
@@ -247,12 +244,4 @@ def save_blockwise(
         "intermediate_size": len(weights.hidden[0]) // weights.num_tokens,
         "vocab_size": vocab_size,
     }
-    files = [folder / "blockwise.safetensors", folder / "config.json"]
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        kept = {key: tensor.detach().contiguous().clone() for key, tensor in tensors.items()}
-        save_file(kept, files[0])
-        files[1].write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
-    except OSError as error:
-        raise InvalidInput(f"cannot write {folder} ({error}); give another folder") from error
-    return files
+    return write_files(folder, "blockwise.safetensors", tensors, config)

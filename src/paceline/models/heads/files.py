@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -238,3 +239,33 @@ class _Tensors(Mapping[str, Tensor]):
 
     def __len__(self) -> int:
         return len(self._readers)
+
+
+def write_files(
+    folder: Path, weights: str, tensors: Mapping[str, Tensor], config: Mapping[str, Any]
+) -> list[Path]:
+    """Write a head: its weights and `config.json`.
+
+    Args:
+        folder: made if it is not there.
+        weights: the name of the file of weights.
+        tensors: what it holds. Copies are written, since one tensor may stand under several names.
+        config: what `config.json` holds.
+
+    Returns:
+        The two files.
+
+    Raises:
+        InvalidInput: the folder cannot be written to.
+    """
+    from safetensors.torch import save_file
+
+    files = [folder / weights, folder / "config.json"]
+    kept = {name: tensor.detach().contiguous().clone() for name, tensor in tensors.items()}
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        save_file(kept, files[0], metadata={"format": "pt"})
+        files[1].write_text(json.dumps(config, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+    except OSError as error:
+        raise InvalidInput(f"cannot write {folder} ({error}); give another folder") from error
+    return files

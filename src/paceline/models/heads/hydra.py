@@ -15,7 +15,6 @@ Sources: Hydra, Ankner et al. 2402.05109, section 3; the format is that of its r
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -37,7 +36,7 @@ from paceline.drafting.heads.sequential import (
 )
 from paceline.drafting.heads.vocabulary import check_token_ids
 from paceline.errors import InvalidInput, ModelError
-from paceline.models.heads.files import HeadFiles
+from paceline.models.heads.files import HeadFiles, write_files
 from paceline.models.heads.format import (
     HeadFormat,
     HeadOptions,
@@ -289,8 +288,6 @@ def save_hydra(weights: Weights, folder: Path, *, base_model: str, vocab_size: i
     Raises:
         InvalidInput: the folder cannot be written to.
     """
-    from safetensors.torch import save_file
-
     num_heads, outputs = len(weights.blocks), weights.outputs
     tensors = {
         f"hydra_mlp.{head}.{name}": tensor
@@ -315,11 +312,4 @@ def save_hydra(weights: Weights, folder: Path, *, base_model: str, vocab_size: i
         "original_lm_head": not outputs,
         "vocab_size": vocab_size,
     }
-    files = [folder / "hydra_lm_head.safetensors", folder / "config.json"]
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        save_file({key: value.contiguous().clone() for key, value in tensors.items()}, files[0])
-        files[1].write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
-    except OSError as error:
-        raise InvalidInput(f"cannot write {folder} ({error}); give another folder") from error
-    return files
+    return write_files(folder, "hydra_lm_head.safetensors", tensors, config)

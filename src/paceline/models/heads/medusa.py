@@ -10,7 +10,6 @@ Sources: Medusa, Cai et al. 2401.10774, section 3.1; the format is that of its r
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -27,7 +26,7 @@ from paceline.core.view import TargetView
 from paceline.drafting.heads.one_shot import FinalRow, OneShotState, read_together
 from paceline.drafting.heads.vocabulary import check_token_ids
 from paceline.errors import InvalidInput, ModelError
-from paceline.models.heads.files import HeadFiles
+from paceline.models.heads.files import HeadFiles, write_files
 from paceline.models.heads.format import (
     HeadFormat,
     HeadOptions,
@@ -268,8 +267,6 @@ def save_medusa(weights: Weights, folder: Path, *, base_model: str, vocab_size: 
     Raises:
         InvalidInput: the folder cannot be written to.
     """
-    from safetensors.torch import save_file
-
     tensors: dict[str, Tensor] = {}
     num_heads, num_blocks = len(weights.blocks), len(weights.blocks[0])
     is_shared = len(weights.outputs) < num_heads
@@ -299,12 +296,4 @@ def save_medusa(weights: Weights, folder: Path, *, base_model: str, vocab_size: 
         "original_lm_head": is_shared,
         "medusa_fc_bias": weights.blocks[0][0][1] is not None,
     }
-    files = [folder / "medusa_lm_head.safetensors", folder / "config.json"]
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        # Copies, since one tensor may be the output layer of several heads.
-        save_file({key: value.contiguous().clone() for key, value in tensors.items()}, files[0])
-        files[1].write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
-    except OSError as error:
-        raise InvalidInput(f"cannot write {folder} ({error}); give another folder") from error
-    return files
+    return write_files(folder, "medusa_lm_head.safetensors", tensors, config)

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from paceline.errors import InvalidInput
+from paceline.models.heads.files import write_files
 
 VERSION = "0.9.0"
 """The version of the format that is written."""
@@ -48,8 +48,6 @@ def write_head(
     Raises:
         InvalidInput: the folder cannot be written to.
     """
-    from safetensors.torch import save_file
-
     proposal = {
         "proposal_type": "greedy",
         "speculative_tokens": num_draft_tokens,
@@ -69,15 +67,7 @@ def write_head(
         "tie_word_embeddings": False,
         **own,
     }
-    files = [folder / "model.safetensors", folder / "config.json"]
-    kept = {name: tensor.detach().contiguous().clone() for name, tensor in tensors.items()}
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        save_file(kept, files[0], metadata={"format": "pt"})
-        files[1].write_text(json.dumps(config, indent=2, sort_keys=True) + "\n", encoding="utf-8")
-    except OSError as error:
-        raise InvalidInput(f"cannot write {folder} ({error}); give another folder") from error
-    return files
+    return write_files(folder, "model.safetensors", tensors, config)
 
 
 def plain(config: Any) -> dict[str, Any]:
