@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,10 +15,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from paceline.economics.stats import AcceptanceCounts
 from paceline.train.data import Vocabulary
 from paceline.train.dflash_network import BlockNetwork
-from paceline.train.objective import Loss, cross_entropy, divergence, walk
+from paceline.train.objective import Loss, Replayed, cross_entropy, divergence
 from paceline.train.store import Captured
 
 MOST_ANCHORS = 512
@@ -47,7 +45,7 @@ def anchors_of(one: Captured) -> Tensor:
 
 
 @dataclass(eq=False)
-class BlockObjective:
+class BlockObjective(Replayed):
     """See `objective.Objective`.
 
     Args:
@@ -105,7 +103,7 @@ class BlockObjective:
         """By position: logits, the places of what they should say, and the target's law there."""
         anchors, tokens = anchors_of(one), one.tokens.long()
         places = self.vocabulary.places(tokens)
-        with self._fast():
+        with self.fast():
             context = self.module.context(self.module.read(one).to(self.precision))
             logits = self.module(context, tokens[anchors], anchors)
         target = self._target(one) if self.loss == "divergence" else None
@@ -122,18 +120,10 @@ class BlockObjective:
     def _target(self, one: Captured) -> Tensor:
         """Log-probabilities of the target after each token, over the draft vocabulary."""
         assert one.hidden.final is not None
-        with self._fast():
+        with self.fast():
             rows = self.module.rows
             logits = functional.linear(one.hidden.final.to(rows.dtype), rows)
         return (logits.float() / self.temperature).log_softmax(dim=-1)
-
-    @torch.no_grad()
-    def replay(self, texts: Sequence[Captured]) -> AcceptanceCounts:
-        """See `objective.Objective`."""
-        counts = AcceptanceCounts()
-        for one in texts:
-            counts = walk(self.drafts(one), one.tokens, one.num_prompt_tokens, counts)
-        return counts
 
     @torch.no_grad()
     def drafts(self, one: Captured) -> Tensor:
@@ -144,7 +134,7 @@ class BlockObjective:
         tokens = one.tokens.long()
         found = torch.zeros(len(tokens) - 1, len(self.weights), dtype=torch.long)
         first = max(1, one.num_prompt_tokens - 1)
-        with self._fast():
+        with self.fast():
             context = self.module.context(self.module.read(one).to(self.precision))
             for anchors in torch.split(torch.arange(first, len(tokens)), ANCHORS_AT_ONCE):
                 best = self.module(context, tokens[anchors], anchors).argmax(dim=-1)
@@ -152,10 +142,3 @@ class BlockObjective:
                     best = self.vocabulary.ids[best]
                 found[anchors - 1] = best
         return found
-
-    def save(self, folder: Path) -> None:
-        """See `objective.Objective`."""
-        self.write(folder)
-
-    def _fast(self) -> AbstractContextManager[object]:
-        return torch.autocast("cpu", self.precision, enabled=self.precision is torch.bfloat16)

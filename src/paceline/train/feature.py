@@ -8,7 +8,6 @@ is over the rows whose draft lies in the answer.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
@@ -18,10 +17,9 @@ from torch import Tensor
 from torch.nn import functional
 from torch.nn.utils.rnn import pad_sequence
 
-from paceline.economics.stats import AcceptanceCounts
 from paceline.train.data import Vocabulary
 from paceline.train.eagle_network import Seen
-from paceline.train.objective import Loss, cross_entropy, divergence, walk
+from paceline.train.objective import Loss, Replayed, cross_entropy, divergence
 from paceline.train.store import Captured
 
 
@@ -93,7 +91,7 @@ def batch_of(sequences: Sequence[Captured], read: Callable[[Captured], Tensor]) 
 
 
 @dataclass(eq=False)
-class FeatureObjective:
+class FeatureObjective(Replayed):
     """See `objective.Objective`.
 
     Args:
@@ -149,14 +147,6 @@ class FeatureObjective:
         return read, self.vocabulary.places(drafted[read])
 
     @torch.no_grad()
-    def replay(self, texts: Sequence[Captured]) -> AcceptanceCounts:
-        """See `objective.Objective`."""
-        counts = AcceptanceCounts()
-        for one in texts:
-            counts = walk(self.drafts(one), one.tokens, one.num_prompt_tokens, counts)
-        return counts
-
-    @torch.no_grad()
     def drafts(self, one: Captured) -> Tensor:
         """The greedy draft of every row, fed with its own tokens, `[T, steps]`."""
         text, found = batch_of([one], self.module.read), []
@@ -169,14 +159,6 @@ class FeatureObjective:
                 tokens = best if self.vocabulary.ids is None else self.vocabulary.ids[best]
                 found.append(tokens[0])
         return torch.stack(found, dim=1)
-
-    def save(self, folder: Path) -> None:
-        """See `objective.Objective`."""
-        self.write(folder)
-
-    def fast(self) -> AbstractContextManager[object]:
-        """The precision of products."""
-        return torch.autocast("cpu", self.precision, enabled=self.precision is torch.bfloat16)
 
 
 class _Law:

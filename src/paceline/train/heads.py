@@ -8,7 +8,6 @@ state that goes into the output rows (`Heads.state`).
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -20,7 +19,7 @@ from torch.nn import functional
 from paceline.core.hidden import Hidden
 from paceline.economics.stats import AcceptanceCounts
 from paceline.train.data import Vocabulary
-from paceline.train.objective import Loss, cross_entropy, divergence, walk
+from paceline.train.objective import Loss, Replayed, cross_entropy, divergence, walk
 from paceline.train.store import Captured
 
 HIDDEN = Hidden(final=True)
@@ -130,7 +129,7 @@ def batch_of(sequences: Sequence[Captured], vocabulary: Vocabulary) -> Batch:
 
 
 @dataclass(eq=False)
-class HeadsObjective:
+class HeadsObjective(Replayed):
     """See `objective.Objective`.
 
     Args:
@@ -155,7 +154,7 @@ class HeadsObjective:
         """See `objective.Objective`; one head after another, so that one's logits are in memory."""
         rows = batch_of(batch, self.vocabulary)
         target = self._target(rows) if self.loss == "divergence" else None
-        with self._fast():
+        with self.fast():
             following = rows.windows(self.module.num_heads)
             states = self.module.states(self._taken(rows.states), following)
         # The gradient of each head's state first, then of what they have in common at once.
@@ -163,7 +162,7 @@ class HeadsObjective:
         losses = []
         for head, leaf in enumerate(leaves):
             read, said = rows.pairs(head)
-            with self._fast():
+            with self.fast():
                 logits = self.module.logits(leaf[read], head)
             labels = rows.following[said]
             if target is None:
@@ -178,7 +177,7 @@ class HeadsObjective:
     @torch.no_grad()
     def _target(self, rows: Batch) -> Tensor:
         """Log-probabilities of the target after each row, over the draft vocabulary."""
-        with self._fast():
+        with self.fast():
             logits = functional.linear(self._taken(rows.states), self._taken(self.module.rows))
         return (logits.float() / self.temperature).log_softmax(dim=-1)
 
@@ -205,7 +204,7 @@ class HeadsObjective:
         for states, tokens in zip(*parts, strict=True):
             following, taken = tokens[:, None], self._taken(states)
             for head in range(self.module.num_heads):
-                with self._fast():
+                with self.fast():
                     logits = self.module.logits(self.module.state(taken, following, head), head)
                 best = logits.argmax(dim=-1, keepdim=True)
                 if self.vocabulary.ids is not None:
@@ -214,12 +213,5 @@ class HeadsObjective:
             found.append(following[:, 1:])
         return torch.cat(found)
 
-    def save(self, folder: Path) -> None:
-        """See `objective.Objective`."""
-        self.write(folder)
-
     def _taken(self, states: Tensor) -> Tensor:
         return states.to(self.precision)
-
-    def _fast(self) -> AbstractContextManager[object]:
-        return torch.autocast("cpu", self.precision, enabled=self.precision is torch.bfloat16)

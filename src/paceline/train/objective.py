@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from abc import abstractmethod
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Literal, Protocol
 
+import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -34,6 +37,38 @@ class Objective(Protocol):
     def save(self, folder: Path) -> None:
         """Write the drafter as it is now, for loading."""
         ...
+
+
+class Replayed:
+    """What objectives share whose drafts are chains that `walk` follows along a whole text.
+
+    Args:
+        precision: what products are computed in; parameters stay in float32.
+        write: writes the drafter into a folder.
+    """
+
+    precision: torch.dtype
+    write: Callable[[Path], object]
+
+    @abstractmethod
+    def drafts(self, one: Captured) -> Tensor:
+        """The greedy drafts along a text, as `walk` reads them, `[T, K]`."""
+
+    @torch.no_grad()
+    def replay(self, texts: Sequence[Captured]) -> AcceptanceCounts:
+        """See `Objective.replay`."""
+        counts = AcceptanceCounts()
+        for one in texts:
+            counts = walk(self.drafts(one), one.tokens, one.num_prompt_tokens, counts)
+        return counts
+
+    def save(self, folder: Path) -> None:
+        """See `Objective.save`."""
+        self.write(folder)
+
+    def fast(self) -> AbstractContextManager[object]:
+        """The precision of products."""
+        return torch.autocast("cpu", self.precision, enabled=self.precision is torch.bfloat16)
 
 
 def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -21,8 +20,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from paceline.economics.stats import AcceptanceCounts
-from paceline.train.objective import walk
+from paceline.train.objective import Replayed
 from paceline.train.store import Captured
 
 ANCHORS_AT_ONCE = 64
@@ -74,7 +72,7 @@ def rows_of(text: Tensor, kept: Sequence[Tensor], mask_token: int) -> Rows:
 
 
 @dataclass(eq=False)
-class ParallelObjective:
+class ParallelObjective(Replayed):
     """See `objective.Objective`.
 
     Args:
@@ -135,7 +133,7 @@ class ParallelObjective:
 
     def _logits(self, rows: Rows) -> Tensor:
         hidden = torch.zeros(rows.sees.shape).masked_fill(~rows.sees, -torch.inf)
-        with self._fast():
+        with self.fast():
             found = self.module(
                 input_ids=rows.tokens[None],
                 position_ids=rows.positions[None],
@@ -144,14 +142,6 @@ class ParallelObjective:
             )
         logits: Tensor = found.logits[0]
         return logits
-
-    @torch.no_grad()
-    def replay(self, texts: Sequence[Captured]) -> AcceptanceCounts:
-        """See `objective.Objective`."""
-        counts = AcceptanceCounts()
-        for one in texts:
-            counts = walk(self.drafts(one), one.tokens, one.num_prompt_tokens, counts)
-        return counts
 
     @torch.no_grad()
     def drafts(self, one: Captured) -> Tensor:
@@ -170,10 +160,3 @@ class ParallelObjective:
                 own = (rows.depths == depth) & torch.isin(rows.anchors, anchors)
                 found[anchors - 1, depth] = best[own]
         return found
-
-    def save(self, folder: Path) -> None:
-        """See `objective.Objective`."""
-        self.write(folder)
-
-    def _fast(self) -> AbstractContextManager[object]:
-        return torch.autocast("cpu", self.precision, enabled=self.precision is torch.bfloat16)
